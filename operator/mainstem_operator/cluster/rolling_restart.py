@@ -66,16 +66,39 @@ def plan_broker_roll(
             return f"its node is in rack {rack}"
         return ""
 
+    def prove(cluster: ClusterSpec, snapshot: Snapshot, pod: Pod, reason: str) -> PodDeletion | Refusal:
+        return _kept_off_its_node(cluster, snapshot.brokers, pod) or prove_broker_deletion(
+            cluster, snapshot, pod, reason
+        )
+
     controller = next((report.controller for report in snapshot.reports.values()), None)
     return _plan(
         cluster,
         snapshot,
         snapshot.brokers,
         reason,
-        prove_broker_deletion,
+        prove,
         replicas=cluster.brokers.replicas,
         last=lambda pod: pod.index == controller,
         silent=lambda pod: pod.index not in snapshot.reports,
+    )
+
+
+def _kept_off_its_node(cluster: ClusterSpec, brokers: Component, pod: Pod) -> Refusal | None:
+    """Why a broker that serves could not start again on its node. Brokers may share a node since before the
+    rule of `spread: Required` held, and a volume may be tied to that node.
+
+    A restart of this pod that a person requests is carried out: it moves a broker whose volume can move.
+    """
+    if not cluster.brokers.spread_required or not pod.ready or pod.restart_asked:
+        return None
+    beside = (other.name for other in brokers.pods.values() if other.node == pod.node and other is not pod)
+    if (other := next(beside, None)) is None:
+        return None
+    return Refusal(
+        f"{pod.name} is on the node {pod.node} with {other}, and could not start there again with"
+        " spread: Required. Move one of them to another node, or set spread: Preferred. If the volume of"
+        f" {pod.name} can move, annotate this pod with {names.RESTART}=true."
     )
 
 

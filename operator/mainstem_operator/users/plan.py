@@ -103,6 +103,14 @@ def plan_user(spec: UserSpec, observed: UserSeen, *, password_is_set: bool) -> U
     )
 
 
+def may_have_acls(spec: UserSpec, observed: UserSeen, status: Object | None) -> bool:
+    """Whether brokers have ACLs of the user, or get them. Where they do not show ACLs, the status says
+    whether there were any before.
+    """
+    before = (status or {}).get("hasAcls") if observed.acls is None else observed.acls
+    return bool(spec.acls or before)
+
+
 def plan_removal(observed: UserSeen) -> UserPlan:
     """Everything goes."""
     return UserPlan(

@@ -25,6 +25,7 @@ from mainstem_operator.users.changes import carry_out
 from mainstem_operator.users.plan import (
     UserSeen,
     listener_for,
+    may_have_acls,
     paused_status,
     plan_removal,
     problem_of,
@@ -36,6 +37,8 @@ from mainstem_operator.users.plan import (
 _PENDING_SECONDS: Final = 5.0
 _REFUSED_SECONDS: Final = 30.0
 _GIVE_UP: Final = dt.timedelta(minutes=5)
+# Kubernetes refuses every change of an object whose annotations have more than 256 KiB.
+_REMOVED_USERS_BYTES_MAX: Final = 16 * 1024
 
 logger = structlog.get_logger(__name__)
 
@@ -205,7 +208,7 @@ class _Batch:
     async def _bring_about(self, manifest: Object, spec: UserSpec, observed: UserSeen) -> None:
         if spec.identity.deleting:
             if names.USER_FINALIZER in spec.identity.finalizers:
-                if observed.acls is None:
+                if observed.acls is None and may_have_acls(spec, observed, manifest.get("status")):
                     await self._note_removal(manifest, spec.user)
                 await carry_out(self._requests, spec.user, plan_removal(observed), None)
                 await _release(self._context, manifest)
@@ -234,6 +237,8 @@ class _Batch:
         if problem is not None:
             now = dt.datetime.now(dt.UTC)
             status = user_status(spec, problem, login, manifest.get("status"), now)
+            if may_have_acls(spec, observed, manifest.get("status")):
+                status["hasAcls"] = True
             await self._context.put_status(manifest, status)
 
     async def _note_removal(self, manifest: Object, user: str) -> None:
@@ -245,16 +250,21 @@ class _Batch:
         if cluster is None or user in removed_users(cluster):
             return
         noted = ",".join(sorted({*removed_users(cluster), user}))
-        try:
-            await kube.annotate(cluster, {names.REMOVED_USERS: noted}, unchanged=True)
-        except Refused as error:
-            if not error.by_content:
-                raise
-            text = (
-                f"The ACLs that the user may have are kept, and count once the BrokerCluster {name} has"
-                f" spec.authorization, since Kubernetes refuses to note the user there: {error}"
-            )
-            await self._context.event(manifest, "UserKept", text, warning=True)
+        if len(noted) > _REMOVED_USERS_BYTES_MAX:
+            why = f"its annotation {names.REMOVED_USERS} has no room for another user."
+        else:
+            try:
+                await kube.annotate(cluster, {names.REMOVED_USERS: noted}, unchanged=True)
+                return
+            except Refused as error:
+                if not error.by_content:
+                    raise
+                why = f"Kubernetes refuses to note the user there: {error}"
+        text = (
+            f"The ACLs that the user may have are kept, and count once the BrokerCluster {name} has"
+            f" spec.authorization, since {why}"
+        )
+        await self._context.event(manifest, "UserKept", text, warning=True)
 
     async def _say(self, manifest: Object, spec: UserSpec, error: Exception) -> None:
         """Say what was refused of one User; it holds up no other one."""

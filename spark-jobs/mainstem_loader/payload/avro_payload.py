@@ -23,7 +23,7 @@ from mainstem_loader.exact_numbers import rounds
 from mainstem_loader.payload.avro_columns import ColumnDecoder, is_supported
 from mainstem_loader.payload.avro_schema import BRANCH, VALUE_FIELD, AvroType, WriterSchema
 from mainstem_loader.payload.readers import ParsedPayload
-from mainstem_loader.payload.schema_ids import IdentifiedValues, ids_in_order, split_ids
+from mainstem_loader.payload.schema_ids import IdentifiedValues, SchemasById, split_ids
 from mainstem_loader.payload.settled_columns import ROW, SettledColumns, json_text
 
 SchemaOf = Callable[[int], WriterSchema]
@@ -72,7 +72,7 @@ class AvroPayload:
 
     def __init__(self, fixed: Columns, schema_of: SchemaOf) -> None:
         self._columns = SettledColumns(fixed)
-        self._schema_of = schema_of
+        self._schemas = SchemasById(schema_of)
 
     def found_columns(self) -> Columns:
         return self._columns.found_columns()
@@ -87,12 +87,10 @@ class AvroPayload:
         identified = split_ids(values)
         dead = list(identified.dead)
         pieces: list[pa.Table] = []
-        for schema_id in ids_in_order(identified.ids):
+        for schema_id, schema in self._schemas.of_block(identified.ids):
             group = np.flatnonzero(identified.ids == schema_id)
-            try:
-                schema = self._schema_of(schema_id)
-            except ColumnError as error:
-                dead += [(int(row), str(error)) for row in identified.rows[group]]
+            if isinstance(schema, ColumnError):
+                dead += [(int(row), str(schema)) for row in identified.rows[group]]
                 continue
             self._decode_group(schema_id, schema, identified, group, pieces, dead)
         tombstones = np.flatnonzero(null_flags(values))

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from mainstem_loader.arrow_arrays import Array, cut_binary, null_flags, of_numbers
-from mainstem_loader.columns import ColumnError, Columns
+from mainstem_loader.columns import Columns
 from mainstem_loader.payload.json_payload import JsonPayload
 from mainstem_loader.payload.readers import ParsedPayload
-from mainstem_loader.payload.schema_ids import split_ids
+from mainstem_loader.payload.schema_ids import SchemasById, split_ids
 
 
 class JsonSchemaPayload:
@@ -28,7 +28,7 @@ class JsonSchemaPayload:
 
     def __init__(self, fixed: Columns, check_id: Callable[[int], None]) -> None:
         self._json = JsonPayload(fixed)
-        self._check_id = check_id
+        self._schemas = SchemasById(check_id)
 
     def found_columns(self) -> Columns:
         return self._json.found_columns()
@@ -43,13 +43,11 @@ class JsonSchemaPayload:
         identified = split_ids(values)
         dead = list(identified.dead)
         has_schema = np.ones(len(identified.rows), dtype=np.bool_)
-        for schema_id in np.unique(identified.ids).tolist():
-            try:
-                self._check_id(schema_id)
-            except ColumnError as error:
+        for schema_id, refusal in self._schemas.of_block(identified.ids):
+            if refusal is not None:
                 of_id = identified.ids == schema_id
                 has_schema &= ~of_id
-                dead += [(int(row), str(error)) for row in identified.rows[of_id]]
+                dead += [(int(row), str(refusal)) for row in identified.rows[of_id]]
         count = int(np.count_nonzero(has_schema))
         edges = np.zeros(2 * count + 1, dtype=np.int32)
         edges[0:-1:2], edges[1::2] = identified.begins[has_schema], identified.ends[has_schema]

@@ -27,7 +27,7 @@ from mainstem_loader.payload.protobuf_schema import (
     ProtobufSchema,
 )
 from mainstem_loader.payload.readers import ParsedPayload
-from mainstem_loader.payload.schema_ids import IdentifiedValues, ids_in_order, split_ids
+from mainstem_loader.payload.schema_ids import IdentifiedValues, SchemasById, split_ids
 from mainstem_loader.payload.settled_columns import ROW, SettledColumns
 
 SchemaOf = Callable[[int], ProtobufSchema]
@@ -48,7 +48,7 @@ class ProtobufPayload:
 
     def __init__(self, fixed: Columns, schema_of: SchemaOf) -> None:
         self._columns = SettledColumns(fixed)
-        self._schema_of = schema_of
+        self._schemas = SchemasById(schema_of)
 
     def found_columns(self) -> Columns:
         return self._columns.found_columns()
@@ -63,12 +63,10 @@ class ProtobufPayload:
         identified = split_ids(values)
         dead = list(identified.dead)
         pieces: list[pa.Table] = []
-        for schema_id in ids_in_order(identified.ids):
+        for schema_id, schema in self._schemas.of_block(identified.ids):
             group = np.flatnonzero(identified.ids == schema_id)
-            try:
-                schema = self._schema_of(schema_id)
-            except ColumnError as error:
-                dead += [(int(row), str(error)) for row in identified.rows[group]]
+            if isinstance(schema, ColumnError):
+                dead += [(int(row), str(schema)) for row in identified.rows[group]]
                 continue
             for indexes, members, begins in _messages_of(identified, group, dead):
                 try:

@@ -4,15 +4,23 @@ bytes (big endian), then the value itself. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 
 from mainstem_loader.arrow_arrays import Array, Bytes, Int64s, bytes_and_edges, null_flags
+from mainstem_loader.columns import ColumnError
 
 PREFIX_BYTES: Final = 5
+UNUSABLE_IDS_MAX: Final = 500
+"""Ids without a usable schema that are looked up. Values without ids may begin with a zero byte, too, each
+with another number after it, and a request for each of them would take hours.
+"""
+REPEATED_IDS_MAX: Final = 20
+"""Of these, how many are looked up in each block beyond `UNUSABLE_IDS_MAX`, if several values have the id."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +70,46 @@ def split_ids(values: Array) -> IdentifiedValues:
     return IdentifiedValues(rows, ids, data, bodies, begins[rows] + lengths[rows], dead)
 
 
-def ids_in_order(ids: Int64s) -> list[int]:
-    """The distinct ids in the order of their first values. The first schema settles the type of a column that
-    another one has otherwise, and which one is first must not depend on their numbers.
+class SchemasById(Generic[T]):
+    """The schemas of the ids in the blocks of a task. An id is looked up once, as its schema never changes.
+
+    Args:
+        look_up: returns the schema of an id. Raises ColumnError, with the reason, if it has no usable one.
     """
-    distinct, first = np.unique(ids, return_index=True)
-    in_order: list[int] = distinct[np.argsort(first)].tolist()
-    return in_order
+
+    def __init__(self, look_up: Callable[[int], T]) -> None:
+        self._look_up = look_up
+        self._schemas: dict[int, T | ColumnError] = {}
+        self._unusable_ids = 0
+
+    def of_block(self, ids: Int64s) -> list[tuple[int, T | ColumnError]]:
+        """The distinct ids of a block in the order of their first values, each with its schema or the reason
+        why it is not used.
+
+        The first schema settles the type of a column that another one has otherwise, and which one is first
+        must not depend on their numbers. The ids that most values have are looked up first: the numbers in
+        values without ids are nearly unique, and must not use up what is allowed.
+        """
+        distinct, first, counts = np.unique(ids, return_index=True, return_counts=True)
+        repeated_max = max(UNUSABLE_IDS_MAX, self._unusable_ids + REPEATED_IDS_MAX)
+        for at in np.lexsort((first, -counts)).tolist():
+            schema_id = int(distinct[at])
+            unusable_max = repeated_max if counts[at] > 1 else UNUSABLE_IDS_MAX
+            if schema_id not in self._schemas and self._unusable_ids < unusable_max:
+                try:
+                    self._schemas[schema_id] = self._look_up(schema_id)
+                except ColumnError as error:
+                    self._schemas[schema_id] = error
+                    self._unusable_ids += 1
+        in_order: list[int] = distinct[np.argsort(first)].tolist()
+        return [
+            (schema_id, self._schemas[schema_id] if schema_id in self._schemas else _not_looked_up(schema_id))
+            for schema_id in in_order
+        ]
+
+
+def _not_looked_up(schema_id: int) -> ColumnError:
+    return ColumnError(
+        f"the id {schema_id} of a schema was not looked up, as there is no usable schema for"
+        f" {UNUSABLE_IDS_MAX} others; the values may have no ids"
+    )

@@ -13,10 +13,10 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from mainstem_loader.columns import ColumnError
@@ -33,10 +33,6 @@ TIMEOUT_S: Final = 20.0
 RETRY_AFTER_S_MAX: Final = 30.0
 """How long a registry may have a load wait before it tries again."""
 REFERENCES_MAX: Final = 200
-UNUSABLE_IDS_MAX: Final = 500
-"""Ids without a usable schema that are looked up. Values without ids may begin with a zero byte, too, each
-with another number after it, and a request for each of them would take hours.
-"""
 USER_INFO: Final = "basic.auth.user.info"
 AUTHORITIES: Final = "schema.registry.ssl.ca.location"
 _NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
@@ -48,7 +44,6 @@ _PASSING_STATUSES: Final = (
     HTTPStatus.TOO_EARLY,
     HTTPStatus.TOO_MANY_REQUESTS,
 )
-T = TypeVar("T")
 
 
 def check_registry_url(url: str) -> None:
@@ -90,26 +85,29 @@ def _context(properties: Mapping[str, str]) -> ssl.SSLContext | None:
 
 
 class SchemaSource:
-    """The schemas of one registry. Each id is asked for once, as its schema never changes."""
+    """The schemas of one registry. Each call is a request, or several; `SchemasById` keeps the answers."""
 
     def __init__(self, url: str, properties: Mapping[str, str] = _NO_PROPERTIES) -> None:
         self._url = url.rstrip("/")
         self._context = _context(properties)
         self._user_info = properties.get(USER_INFO)
-        self._schemas: dict[int, WriterSchema | ColumnError] = {}
-        self._json_verdicts: dict[int, ColumnError | None] = {}
-        self._protobuf_schemas: dict[int, ProtobufSchema | ColumnError] = {}
-        self._unusable_ids = 0
 
     def writer_schema(self, schema_id: int) -> WriterSchema:
         """The Avro schema of an id.
 
         Raises:
-            ColumnError: the registry does not know the id, it is none of an Avro schema that can be read, or
-                it was not looked up (UNUSABLE_IDS_MAX).
+            ColumnError: the registry does not know the id, or it is none of an Avro schema that can be read.
             RegistryUnreachableError: the registry does not answer.
         """
-        return self._looked_up(self._schemas, schema_id, self._read)
+        answer = self._get(f"/schemas/ids/{schema_id}", f"the id {schema_id} of a schema")
+        if answer.get("schemaType", "AVRO") != "AVRO":
+            raise ColumnError(f"schema {schema_id} is {answer['schemaType']}, not Avro")
+        texts: dict[tuple[str, int], str] = {}
+        self._add_references(answer, texts, {}, "")
+        try:
+            return parse_writer_schema(str(answer["schema"]), list(texts.values()))
+        except ColumnError as error:
+            raise ColumnError(f"schema {schema_id}: {error}") from error
 
     def check_json(self, schema_id: int) -> None:
         """See that an id is of a JSON Schema.
@@ -117,7 +115,10 @@ class SchemaSource:
         Raises:
             ColumnError, RegistryUnreachableError: as of `writer_schema`.
         """
-        self._looked_up(self._json_verdicts, schema_id, self._check_json)
+        answer = self._get(f"/schemas/ids/{schema_id}", f"the id {schema_id} of a schema")
+        schema_type = answer.get("schemaType", "AVRO")
+        if schema_type != "JSON":
+            raise ColumnError(f"schema {schema_id} is {schema_type}, not JSON")
 
     def protobuf_schema(self, schema_id: int) -> ProtobufSchema:
         """The Protobuf schema of an id.
@@ -125,32 +126,6 @@ class SchemaSource:
         Raises:
             ColumnError, RegistryUnreachableError: as of `writer_schema`.
         """
-        return self._looked_up(self._protobuf_schemas, schema_id, self._read_protobuf)
-
-    def _looked_up(self, schemas: dict[int, T | ColumnError], schema_id: int, read: Callable[[int], T]) -> T:
-        if schema_id not in schemas:
-            if self._unusable_ids >= UNUSABLE_IDS_MAX:
-                raise ColumnError(
-                    f"the id {schema_id} of a schema was not looked up, as there is no usable schema for"
-                    f" {UNUSABLE_IDS_MAX} others; the values may have no ids"
-                )
-            try:
-                schemas[schema_id] = read(schema_id)
-            except ColumnError as error:
-                schemas[schema_id] = error
-                self._unusable_ids += 1
-        schema = schemas[schema_id]
-        if isinstance(schema, ColumnError):
-            raise schema
-        return schema
-
-    def _check_json(self, schema_id: int) -> None:
-        answer = self._get(f"/schemas/ids/{schema_id}", f"the id {schema_id} of a schema")
-        schema_type = answer.get("schemaType", "AVRO")
-        if schema_type != "JSON":
-            raise ColumnError(f"schema {schema_id} is {schema_type}, not JSON")
-
-    def _read_protobuf(self, schema_id: int) -> ProtobufSchema:
         # Loads of other formats do not wait for its libraries.
         from mainstem_loader.payload.protobuf_schema import NoDescriptorError, parse_schema
 
@@ -170,17 +145,6 @@ class SchemaSource:
                 f" {schema_id} (format=serialized): use a registry or a version of it that does, then load"
                 " again. Nothing of this run was loaded."
             ) from error
-        except ColumnError as error:
-            raise ColumnError(f"schema {schema_id}: {error}") from error
-
-    def _read(self, schema_id: int) -> WriterSchema:
-        answer = self._get(f"/schemas/ids/{schema_id}", f"the id {schema_id} of a schema")
-        if answer.get("schemaType", "AVRO") != "AVRO":
-            raise ColumnError(f"schema {schema_id} is {answer['schemaType']}, not Avro")
-        texts: dict[tuple[str, int], str] = {}
-        self._add_references(answer, texts, {}, "")
-        try:
-            return parse_writer_schema(str(answer["schema"]), list(texts.values()))
         except ColumnError as error:
             raise ColumnError(f"schema {schema_id}: {error}") from error
 

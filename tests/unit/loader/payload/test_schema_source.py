@@ -18,12 +18,16 @@ from tests.support.guarded_registry import USER_INFO, guarded_registry
 from tests.unit.loader.fake_cluster import FakeCluster
 from tests.unit.loader.test_load_topic import Loads
 
+from mainstem_loader.chosen_offsets import ChosenOffsets
 from mainstem_loader.columns import ColumnError
 from mainstem_loader.errors import RegistryUnreachableError, SettingsError
 from mainstem_loader.payload import schema_source
 from mainstem_loader.payload.readers import PayloadFormat
+from mainstem_loader.payload.schema_ids import UNUSABLE_IDS_MAX
 from mainstem_loader.payload.schema_source import SchemaSource
+from mainstem_loader.rewrite_rows import replay_dead_letters
 from mainstem_loader.settings import LoadSettings
+from mainstem_loader.spark.executors import InProcessExecutor
 
 LOGIN = {"basic.auth.user.info": USER_INFO}
 
@@ -136,13 +140,6 @@ def test_only_the_registry_itself_says_that_a_schema_does_not_exist(
         with pytest.raises(refusal):
             source.writer_schema(1)
     assert requested == ["http://registry/schemas/ids/1"] * tries
-    if refusal is not RegistryUnreachableError:  # and its answer is kept
-        for _ in range(2):
-            try:
-                source.writer_schema(1)
-            except ColumnError:
-                assert refusal is ColumnError
-        assert len(requested) == tries
 
 
 @pytest.mark.parametrize(
@@ -160,19 +157,25 @@ def test_a_registry_that_limits_requests_says_when_to_try_again(
     assert waits_s == [wait_s, 0.0]
 
 
-def test_values_without_ids_do_not_cost_a_request_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_behind_a_burst_of_values_without_ids_are_loaded_and_replayed(
+    cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R28: their id is new to the task, and the burst has used up what it looks up."""
+    loads = Loads(cluster, tmp_path)
+    loads.send(*(b"\0" + number.to_bytes(4, "big") + b"?" for number in range(1000, 1600)))
+    loads.send(*(b"\0\0\0\0\1" + bytes([2 * number]) for number in range(50)))
+    more: dict[str, Any] = {
+        "payload": PayloadFormat.AVRO,
+        "schema_registry": "http://registry",
+        "max_rejected_share": 1,
+    }
+    play_registry(monkeypatch, [(404, {"error_code": 40403})])
+    assert loads.load(**more).dead_lettered == 650
     requested = play_registry(monkeypatch, [A_NUMBER, (404, {"error_code": 40403})])
-    source = SchemaSource("http://registry")
-    assert source.writer_schema(1)
-    reasons: list[str] = []
-    for schema_id in range(2, 5000):
-        with pytest.raises(ColumnError) as refused:
-            source.writer_schema(schema_id)
-        reasons.append(str(refused.value))
-    assert len(requested) == 1 + schema_source.UNUSABLE_IDS_MAX
-    assert "does not know the id 501" in reasons[499]
-    assert "the id 4999 of a schema was not looked up" in reasons[-1]
-    assert source.writer_schema(1)  # known ones are usable
+    report = replay_dead_letters(loads.settings(**more), ChosenOffsets(), InProcessExecutor())
+    assert (report.loaded, report.dead_lettered) == (50, 600)
+    assert [row["n"] for row in loads.rows("n")] == list(range(50))
+    assert len(requested) == 1 + UNUSABLE_IDS_MAX
 
 
 def test_a_registry_that_is_down_fails_the_load_and_the_next_one_loads_everything(

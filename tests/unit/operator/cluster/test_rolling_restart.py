@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import pytest
 from tests.unit.operator.snapshots import cluster, snapshot, with_pod, without_report
 
 from mainstem_operator.cluster.rolling_restart import Roll, plan_broker_roll, plan_zookeeper_roll
@@ -106,6 +108,41 @@ def test_nothing_is_restarted_by_a_template_that_is_not_followed_yet() -> None:
             roll = plan_zookeeper_roll(cluster(), replace(seen, zookeeper=behind))
         name = component.workload.name
         assert roll == Roll((), Refusal(f"The StatefulSet {name} is being brought up to date."))
+
+
+@pytest.mark.parametrize(
+    ("spread", "changes", "deleted"),
+    [
+        ("Required", {}, None),
+        ("Required", {"config_hash": "other"}, None),
+        ("Required", {"node": "node-1"}, "events-broker-1"),
+        ("Required", {"ready": False}, "events-broker-1"),
+        ("Required", {"restart_asked": True}, "events-broker-1"),
+        ("Preferred", {}, "events-broker-1"),
+    ],
+)
+def test_a_broker_that_could_not_start_again_beside_another_one_is_not_restarted(
+    spread: str, changes: dict[str, Any], deleted: str | None
+) -> None:
+    """They share the node from before the rule, and a local volume cannot move."""
+    seen, brokers = snapshot(), snapshot().brokers
+    for index in range(3):
+        brokers = with_pod(brokers, index, revision="old")
+    brokers = with_pod(brokers, 1, **{"node": "node-2", **changes})
+    seen = replace(seen, brokers=brokers)
+    if not brokers.pods[1].ready:
+        seen = without_report(seen, 1)
+    roll = plan_broker_roll(cluster(brokers={"spread": spread}), seen, HASH)
+    assert [item.pod.index for item in roll.restarts] == [1, 2, 0]
+    if deleted is not None:
+        assert isinstance(roll.step, PodDeletion)
+        assert roll.step.name == deleted
+        return
+    assert roll.step == Refusal(
+        "events-broker-1 is on the node node-2 with events-broker-2, and could not start there again with"
+        " spread: Required. Move one of them to another node, or set spread: Preferred. If the volume of"
+        " events-broker-1 can move, annotate this pod with mainstem.dev/restart=true."
+    )
 
 
 def test_zookeepers_leader_goes_last() -> None:

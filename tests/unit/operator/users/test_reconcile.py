@@ -266,6 +266,47 @@ async def test_a_user_that_goes_where_brokers_show_no_acls_is_noted_or_says_that
     assert all(text.startswith("The ACLs that the user may have are kept, and count") for text in events)
 
 
+@pytest.mark.parametrize(("had_acls", "noted"), [(False, {}), (True, {names.REMOVED_USERS: "alice"})])
+async def test_only_a_user_that_has_or_had_acls_is_noted_where_brokers_show_none(
+    played: Scene, had_acls: bool, noted: dict[str, str]
+) -> None:
+    """R38: each note changes the BrokerCluster, and many without need would fill its annotations."""
+    assert played.cluster is not None
+    played.kubernetes.apply(user() if had_acls else user(acls=[]))
+    await played.settle()
+    played.cluster = {**played.cluster, "spec": {**played.cluster["spec"]}}
+    del played.cluster["spec"]["authorization"]
+    played.kubernetes.apply(user(acls=[]))
+    await played.settle()
+    before = played.kubernetes.get("brokerclusters", "events")["metadata"]["resourceVersion"]
+    played.kubernetes.delete("users", "alice")
+    await played.look()
+    assert played.kubernetes.find("users") == []
+    metadata = played.kubernetes.get("brokerclusters", "events")["metadata"]
+    assert metadata.get("annotations", {}) == noted
+    assert (metadata["resourceVersion"] == before) is not had_acls
+
+
+async def test_the_note_of_removed_users_stops_growing_and_their_deletion_ends(played: Scene) -> None:
+    """R38: with annotations of 256 KiB nobody could change the BrokerCluster any more."""
+    assert played.cluster is not None
+    played.cluster = {**played.cluster, "spec": {**played.cluster["spec"]}}
+    del played.cluster["spec"]["authorization"]
+    full = {names.REMOVED_USERS: ",".join(f"{number:063}" for number in range(256))}
+    played.kubernetes.annotate("brokerclusters", "events", full)
+    played.kubernetes.apply(user())
+    await played.settle()
+    played.kubernetes.delete("users", "alice")
+    await played.look()
+    assert played.kubernetes.find("users") == []
+    assert played.kubernetes.get("brokerclusters", "events")["metadata"]["annotations"] == full
+    (event,) = played.kubernetes.find("events")
+    assert event["reason"] == "UserKept"
+    assert event["message"].endswith(
+        "its annotation mainstem.dev/removed-users has no room for another user."
+    )
+
+
 async def test_a_password_that_is_not_there_is_reported(played: Scene) -> None:
     played.kubernetes.apply(user(authentication={"passwordFrom": {"name": "mine"}}))
     assert await played.settle() is not None
