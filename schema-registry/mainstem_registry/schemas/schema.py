@@ -62,5 +62,8 @@ PARSERS: Final[Mapping[str, Callable[[str, Sequence[tuple[str, str]]], Any]]] = 
 }
 """Type of schema, as clients name it, to the function that parses it."""
 
-CHECKS_OF_NEW: Final[Mapping[str, Callable[[Any], None]]] = {"AVRO": avro.check_new}
+CHECKS_OF_NEW: Final[Mapping[str, Callable[[Any], None]]] = {
+    "AVRO": avro.check_new,
+    "JSON": json_schema.check_new,
+}
 """Type of schema to the function that refuses what only a version that is stored already may contain."""
