@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -36,7 +36,7 @@ from mainstem_registry.schemas.compatibility import (
     parse_compatibility,
 )
 from mainstem_registry.schemas.limits import REFERENCES_MAX
-from mainstem_registry.schemas.schema import CHECKS_OF_NEW, PARSERS, SchemaText
+from mainstem_registry.schemas.schema import CHECKS_OF_NEW, PARSERS, Reference, SchemaText, compact
 from mainstem_registry.state import Mode, RegistryState, Version
 from mainstem_registry.whole_numbers import is_whole_number
 
@@ -120,14 +120,29 @@ def canonical(state: RegistryState, schema: SchemaText, *, normalize: bool) -> S
         RegistryError: it is not valid.
     """
     meaning = parsed(state, schema)
-    references = []
-    for reference in schema.references:
-        version = find_reference(state, reference.subject, reference.version)
-        assert version is not None  # `parsed` has seen it
-        references.append(type(reference)(reference.name, reference.subject, version.number))
+    references = _fixed(state, schema)
     if normalize:
-        references.sort(key=lambda reference: reference.name)
-    return SchemaText(schema.type, meaning.normalized if normalize else meaning.canonical, tuple(references))
+        references = tuple(sorted(references, key=lambda reference: reference.name))
+    return SchemaText(schema.type, meaning.normalized if normalize else meaning.canonical, references)
+
+
+def _fixed(state: RegistryState, schema: SchemaText) -> tuple[Reference, ...]:
+    """The references of a schema to fixed versions; those to no version stay as they are."""
+    versions = (
+        find_reference(state, reference.subject, reference.version) for reference in schema.references
+    )
+    return tuple(
+        reference if version is None else replace(reference, version=version.number)
+        for reference, version in zip(schema.references, versions, strict=True)
+    )
+
+
+def _as_written(state: RegistryState, given: SchemaText) -> tuple[SchemaText, ...]:
+    """A schema under the texts that clients and earlier releases may have stored: as it was given, and
+    without white space.
+    """
+    texts = {given.text: None, compact(given.type, given.text): None}
+    return tuple(SchemaText(given.type, text, _fixed(state, given)) for text in texts)
 
 
 # Subjects and versions: reading.
@@ -189,17 +204,26 @@ def find_version(state: RegistryState, subject: str, number: int, *, deleted: bo
 def look_up(
     state: RegistryState, subject: str, request: SchemaRequest, *, normalize: bool, deleted: bool
 ) -> Version:
-    """The newest version of a subject that has a schema.
+    """The newest version of a subject that has a schema: its text, or else one that says the same.
 
     Raises:
         RegistryError: the subject or the schema in it is not known, or the schema is not valid.
     """
     versions = versions_of(state, subject, deleted=deleted)
-    schema = canonical(state, request.schema, normalize=normalize or state.normalizes(subject))
-    found = _newest_same(state, versions, schema, request.schema)
+    normalize = normalize or state.normalizes(subject)
+    # Earlier releases registered texts that say the same as several versions. Each keeps its own. They also
+    # stored texts that are no longer valid.
+    found = None if normalize else _newest_with(versions, _as_written(state, request.schema))
+    if found is None:
+        schema = canonical(state, request.schema, normalize=normalize)
+        found = _newest_same(state, versions, schema, request.schema)
     if found is None:
         raise errors.schema_not_found()
     return found
+
+
+def _newest_with(versions: Sequence[Version], texts: Sequence[SchemaText]) -> Version | None:
+    return next((version for version in reversed(versions) if version.schema in texts), None)
 
 
 def _newest_same(
@@ -282,18 +306,26 @@ def register(state: RegistryState, subject: str, request: SchemaRequest, *, norm
     """
     check_subject(subject)
     mode = state.effective_mode(subject)
-    schema = canonical(state, request.schema, normalize=normalize or state.normalizes(subject))
+    normalize = normalize or state.normalizes(subject)
+    texts = () if normalize else _as_written(state, request.schema)
     alive = state.versions(subject, deleted=False)
     requested = [
         version
         for version in alive
         if request.version in (None, version.number) and request.id in (None, version.id)
     ]
+    registered = _newest_with(requested, texts)
+    if registered is not None:
+        return Registration(registered)
+    schema = canonical(state, request.schema, normalize=normalize)
     registered = _newest_same(state, requested, schema, request.schema)
     if registered is not None:
         return Registration(registered)
     if mode in (Mode.READONLY, Mode.READONLY_OVERRIDE):
         raise errors.not_permitted(f"Subject {subject} is in read-only mode")
+    if request.id is None:
+        # A text that an earlier release stored under an id keeps that id, although it is not canonical.
+        schema = next((text for text in texts if state.schema_id(text)), schema)
     if mode is Mode.IMPORT:
         return _import(state, subject, request, schema)
     if request.id is not None:
@@ -314,9 +346,12 @@ def register(state: RegistryState, subject: str, request: SchemaRequest, *, norm
 
 def _import(state: RegistryState, subject: str, request: SchemaRequest, schema: SchemaText) -> Registration:
     schema_id = request.id or state.schema_id(schema) or state.highest_id + 1
-    owner = state.schema(schema_id)
-    if owner is not None and owner != schema:
-        raise errors.not_permitted(f"Overwrite new schema with id {schema_id} is not permitted.")
+    holder = next(iter(state.holders(schema_id)), None)
+    if holder is not None:
+        same = _newest_same(state, [holder], schema, request.schema)
+        if same is None or same.schema.references != schema.references:
+            raise errors.not_permitted(f"Overwrite new schema with id {schema_id} is not permitted.")
+        schema = same.schema  # an id keeps its text
     number = request.version or _next_number(state, subject)
     present = state.version(subject, number)
     if present is not None and (present.id, present.schema) != (schema_id, schema):

@@ -11,9 +11,14 @@ A record that breaks a rule is rejected: the first one counts. Its writer sees t
 back, and has not yet answered anybody. As compaction keeps the last record of a key, a rejected one must
 not remain the last: `repairs` says what the leader has to write.
 
-Records that another registry wrote are never repaired, as it may go on to use the topic. A version that it
-wrote anew with another id counts, as it does in Confluent's registry, which allows that in mode IMPORT. One
-with the same id keeps its schema: Karapace writes the text in another form when it deletes a version softly.
+Records without the header of this registry are those of another one, or of earlier releases of this one:
+
+- A record that contradicts one with the header for the same version is a late one of an earlier release, as
+  another registry would have read that first. The rules hold for it. The exceptions are soft deletions, and
+  mode IMPORT, in which Confluent's registry allows clients to overwrite versions.
+- All others are never repaired, as another registry may go on to use the topic. A version that was written
+  anew with another id counts. One with the same id keeps its schema: Karapace writes the text in another form
+  when it deletes a version softly.
 """
 
 from __future__ import annotations
@@ -74,19 +79,21 @@ class RegistryState:
         self._configs: dict[str | None, ConfigValue] = {}
         self._modes: dict[str | None, Mode] = {}
         self._unrepaired: dict[VersionKey, None] = {}
+        self._with_header: set[tuple[str, int]] = set()
+        """Versions whose last record that counts has the header."""
         self.highest_id = 0
         """Of all ids that any record ever named, rejected ones included."""
 
     # Changes.
 
-    def apply(self, record: Record, *, is_foreign: bool = False) -> bool:
+    def apply(self, record: Record, *, has_header: bool = True) -> bool:
         """Take in the next record of the topic; False if it is rejected.
 
-        `is_foreign`: another registry wrote it.
+        `has_header`: it has the header of the records that this registry writes.
         """
         match record.key, record.value:
             case VersionKey() as key, VersionValue() as value:
-                return self._apply_version(key, value, is_foreign=is_foreign)
+                return self._apply_version(key, value, has_header=has_header)
             case VersionKey() as key, None:
                 self._unrepaired.pop(key, None)
                 self._remove(key)
@@ -110,14 +117,14 @@ class RegistryState:
                 self.highest_id = max(self.highest_id, highest_id)
         return True
 
-    def _apply_version(self, key: VersionKey, value: VersionValue, *, is_foreign: bool) -> bool:
+    def _apply_version(self, key: VersionKey, value: VersionValue, *, has_header: bool) -> bool:
         self.highest_id = max(self.highest_id, value.id)
-        present = self._subjects.get(key.subject, {}).get(key.version)
+        present = self.version(key.subject, key.version)
+        is_foreign = not has_header and not self._is_late(key, value)
         if is_foreign and present is not None and present.id == value.id:
             value = replace(value, schema=present.schema)
-        owner = self._schemas.get(value.id)
-        is_change = present is not None and (present.id != value.id or present.schema != value.schema)
-        if (is_change and not is_foreign) or owner not in (None, value.schema):
+        is_change = present is not None and (present.id, present.schema) != (value.id, value.schema)
+        if (is_change and not is_foreign) or self._schemas.get(value.id, value.schema) != value.schema:
             if not is_foreign:
                 self._unrepaired[key] = None
             return False
@@ -125,7 +132,20 @@ class RegistryState:
         if is_change:
             self._remove(key)
         self._put(key, value)
+        if has_header:
+            self._with_header.add((key.subject, key.version))
+        else:
+            self._with_header.discard((key.subject, key.version))
         return True
+
+    def _is_late(self, key: VersionKey, value: VersionValue) -> bool:
+        """Whether a record without the header comes from a former leader of an earlier release."""
+        present = self.version(key.subject, key.version)
+        if present is None or (key.subject, key.version) not in self._with_header:
+            return False
+        if (value.is_deleted and value.id == present.id) or self.effective_mode(key.subject) is Mode.IMPORT:
+            return False
+        return (present.id, present.schema) != (value.id, value.schema)
 
     def _put(self, key: VersionKey, value: VersionValue) -> None:
         version = Version(key.subject, key.version, value.id, value.schema, value.is_deleted)
@@ -143,6 +163,7 @@ class RegistryState:
         version = versions.pop(key.version, None)
         if version is None:
             return
+        self._with_header.discard((key.subject, key.version))
         if not versions:
             del self._subjects[key.subject]
         for reference in version.schema.references:

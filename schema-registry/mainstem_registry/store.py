@@ -45,26 +45,39 @@ class _Contents:
     """Offsets of records that the state rejected."""
     spellings: dict[Key, set[bytes]] = field(default_factory=dict)
     """The other forms in which another registry wrote a key, if they have a value."""
-    leftovers: set[bytes] = field(default_factory=set)
-    """Those of keys that this registry deleted. Compaction removes its tombstone and would keep them."""
+    deleted: set[Key] = field(default_factory=set)
+    """Keys with other forms whose last record is a tombstone in the form of this registry."""
     ignored: int = 0
     """Records that say nothing to this registry."""
 
+    @property
+    def leftovers(self) -> list[bytes]:
+        """The forms of keys that compaction would keep, and bring back, after it removed the tombstone."""
+        return sorted(form for key in self.deleted for form in self.spellings[key])
+
     def take(self, message: ConsumerRecord[bytes, bytes]) -> None:
-        key, is_foreign = message.key or b"", WRITER not in message.headers
+        key = message.key or b""
         record = decode(key, message.value)
         if record is None:
             self.ignored += 1
             return
-        self.leftovers.discard(key)
-        self.spellings.get(record.key, set()).discard(key)
-        if record.value is not None and key != encode_key(record.key):
-            self.spellings.setdefault(record.key, set()).add(key)
-        if record.value is None and not is_foreign:
-            self.leftovers |= self.spellings.pop(record.key, set())
-        if not self.state.apply(record, is_foreign=is_foreign):
+        self._note_form(key, record)
+        if not self.state.apply(record, has_header=WRITER in message.headers):
             self.rejected.add(message.offset)
             logger.warning("record rejected", offset=message.offset, key=str(record.key))
+
+    def _note_form(self, key: bytes, record: Record) -> None:
+        is_ours = key == encode_key(record.key)
+        if record.value is not None:
+            # A tombstone in another form would now delete this value.
+            self.deleted.discard(record.key)
+            if not is_ours:
+                self.spellings.setdefault(record.key, set()).add(key)
+        elif record.key in self.spellings:
+            if is_ours:
+                self.deleted.add(record.key)
+            else:
+                self.spellings[record.key].discard(key)
 
 
 class Store:
@@ -266,7 +279,7 @@ class Store:
         """
         offsets = [await self._send(*encode(record)) for record in records]
         await self.wait_for(offsets[-1])
-        for key in sorted(self._contents.leftovers):
+        for key in self._contents.leftovers:
             await self._send(key, None)
         return self._contents.rejected.isdisjoint(offsets)
 

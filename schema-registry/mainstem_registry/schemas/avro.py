@@ -353,6 +353,20 @@ class _Default:
         )
 
 
+def simplified(node: Any) -> Any:
+    """A schema with {"type": "string"} written as "string", and nothing else changed: what earlier releases
+    stored. Texts that are no schema are possible.
+    """
+    if isinstance(node, list):
+        return [simplified(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if len(node) == 1 and isinstance(node.get("type"), str):
+        return node["type"]
+    places = ("type", "items", "values", "fields")
+    return {key: simplified(value) if key in places else value for key, value in node.items()}
+
+
 def _canonical(node: Any, namespace: str) -> Any:
     """A valid schema as Java's library writes it (`Schema.toString`): attributes in one order, without those
     that mean nothing where they stand, and without a namespace that is the one around it.

@@ -7,6 +7,9 @@ depend on. A consequence that surprises some: in a schema that allows additional
 with a type is a restriction.
 
 Drafts 4, 6, 7, 2019-09 and 2020-12; without `$schema`, 2020-12 with 7's `items` and `definitions`.
+
+Earlier releases took draft 3, ignored identifiers inside a schema, and did not look at what a `$ref` names.
+What they stored is read and compared: such a schema has flaws, for which only a new one is refused.
 """
 
 from __future__ import annotations
@@ -20,13 +23,15 @@ from urllib.parse import unquote, urljoin
 import jsonschema
 from jsonschema.validators import validator_for
 
-from mainstem_registry.errors import invalid_schema
+from mainstem_registry.errors import RegistryError, invalid_schema
 from mainstem_registry.schemas.limits import Steps, check_shape, dump_json, load_json
 from mainstem_registry.whole_numbers import is_whole_number
 
 TYPES: Final = ("null", "boolean", "integer", "number", "string", "array", "object")
+DRAFT_3: Final = "http://json-schema.org/draft-03/"
 DRAFT_4: Final = "http://json-schema.org/draft-04/"
 OLD_DRAFTS: Final = (
+    DRAFT_3,
     DRAFT_4,
     "http://json-schema.org/draft-06/",
     "http://json-schema.org/draft-07/",
@@ -99,7 +104,11 @@ class JsonSchema:
     normalized: str
     root: Any
     documents: Mapping[str, Any]
-    """Name of a reference, or identifier of a schema, to what it names; "" is the schema itself."""
+    """Name of a reference, or identifier of a schema, to what it names; "" is the schema itself. Each `$ref`
+    in them names one of these or a part of it.
+    """
+    flaws: Sequence[str] = ()
+    """Why it is refused if it is not stored already."""
 
     @property
     def identity(self) -> str:
@@ -110,8 +119,8 @@ class JsonSchema:
         if dump_json(self.documents, sort=True) == dump_json(writer.documents, sort=True):
             return []
         problems: list[str] = []
-        reader_place = _Place(self.root, "", self.documents)
-        writer_place = _Place(writer.root, "", writer.documents)
+        reader_place = _Place(self.root, self.documents)
+        writer_place = _Place(writer.root, writer.documents)
         try:
             _Comparison(problems, steps).includes(reader_place, writer_place, "#")
         except RecursionError:
@@ -123,40 +132,51 @@ def parse(text: str, references: Sequence[tuple[str, str]]) -> JsonSchema:
     """A schema from its text and the (name, text) of all that it references.
 
     Raises:
-        RegistryError: it is not valid.
+        RegistryError: it is not valid, and not like those that earlier releases took.
     """
+    flaws: list[str] = []
     named = {name: load_json(reference) for name, reference in references} | {"": load_json(text)}
     check_shape(list(named.values()))
     for name, document in named.items():
-        _validate(document, f"the reference {name!r}: " if name else "")
+        _validate(document, f"the reference {name!r}: " if name else "", flaws)
     targets = {target.partition("#")[0] for document in named.values() for target in _references(document)}
     for name in METASCHEMAS.keys() & targets - named.keys():
         named[name] = deepcopy(METASCHEMAS[name])
-    documents = _located(named)
-    for name, document in documents.items():
-        for reference in _references(document):
-            _resolve(documents, name, reference)
+    documents = _located(named, flaws)
     value = load_json(text)
-    return JsonSchema(dump_json(value), dump_json(value, sort=True), documents[""], documents)
+    return JsonSchema(dump_json(value), dump_json(value, sort=True), documents[""], documents, flaws)
+
+
+def check_new(schema: JsonSchema) -> None:
+    """Refuse what only earlier releases took.
+
+    Raises:
+        RegistryError: the schema or one that it references is of draft 3, has one identifier twice, or has a
+            `$ref` that names nothing by the rules for identifiers, or no schema.
+    """
+    for flaw in schema.flaws:
+        raise invalid_schema(flaw)
 
 
 def _draft(document: Any) -> str:
     return str(document.get("$schema", "")) if isinstance(document, dict) else ""
 
 
-def _located(named: Mapping[str, Any]) -> dict[str, Any]:
+def _located(named: Mapping[str, Any], flaws: list[str]) -> dict[str, Any]:
     """The documents, and the schemas in them that have an identifier of their own, by name and identifier.
-    Each `$ref` is written such that it names one of these or a part of its document (2020-12, 8.2.1, 9.3).
+    Each `$ref` is written such that it names one of these or a part of it (2020-12, 8.2.1, 9.3).
 
     Raises:
-        RegistryError: different schemas have one identifier.
+        RegistryError: a `$ref` names nothing.
     """
     documents: dict[str, Any] = {}
     bases: dict[str, str] = {}
     for name, document in named.items():
         draft = _draft(document) or _draft(named[""])
         documents[name] = _references_alone(document) if draft.startswith(OLD_DRAFTS) else document
-        if draft.startswith(DRAFT_4):
+        if draft.startswith(DRAFT_3):
+            _as_draft_4(documents[name])
+        if draft.startswith((DRAFT_3, DRAFT_4)):
             for node, _ in _schemas(documents[name], name):
                 if isinstance(node.get("id"), str):
                     node["$id"] = node.pop("id")
@@ -172,20 +192,69 @@ def _located(named: Mapping[str, Any]) -> dict[str, Any]:
                 continue
             other = documents.setdefault(base, node)
             if not is_first and dump_json(other, sort=True) != dump_json(node, sort=True):
-                raise invalid_schema(f"two different schemas have the identifier {base!r}.")
+                # The first one counts.
+                flaws.append(f"two different schemas have the identifier {base!r}.")
     for name in named:
         for node, base in _schemas(documents[name], name):
             if not isinstance(node.get("$ref"), str):
                 continue
             target, separator, fragment = node["$ref"].partition("#")
             places = (target, _joined(base, target)) if target else (base,)
-            place = next((place for place in places if place in documents), None)
-            if place is not None and (target or base != bases[name]):
-                node["$ref"] = f"{place}{separator}{fragment}"
+            place = next((place for place in places if place in documents), target or name)
+            reference = f"{name if place == bases[name] else place}{separator}{fragment}"
+            try:
+                named_node = _find(documents, reference)
+            except RegistryError:
+                # Earlier releases looked in the whole document, whatever identifiers are inside it.
+                named_node = _find(documents, f"{target or name}#{fragment}", is_whole=True)
+                flaws.append(f"the $ref {node['$ref']!r} does not name a part of its document.")
+                reference = f"{name} {node['$ref']}".replace("#", " ")
+                documents[reference] = named_node
+            if isinstance(named_node, (dict, bool)):
+                node["$ref"] = reference
+                continue
+            flaws.append(f"the $ref {node.pop('$ref')!r} does not name a schema.")
+            node["enum"] = []  # no document can be judged there, so none was valid
     return documents
 
 
-def _validate(document: Any, place: str) -> None:
+def _as_draft_4(document: Any) -> None:
+    """Write the keywords of draft 3 as those of draft 4 that say the same."""
+    for node, _ in _schemas(document, ""):
+        if isinstance(node.get("required"), bool):
+            del node["required"]  # its parent, which comes earlier, has read it
+        properties = node.get("properties")
+        items = properties.items() if isinstance(properties, dict) else ()
+        if required := [name for name, item in items if _is_required(item)]:
+            node["required"] = required
+        types = _listed(node.get("type", []))
+        if "any" in types:
+            del node["type"]
+        elif any(isinstance(item, dict) for item in types):
+            del node["type"]
+            node["anyOf"] = _as_schemas(types)
+        if "disallow" in node:
+            node["not"] = {"anyOf": _as_schemas(_listed(node.pop("disallow")))}
+        if "extends" in node:
+            node["allOf"] = _listed(node.pop("extends"))
+        if "divisibleBy" in node:
+            node["multipleOf"] = node.pop("divisibleBy")
+
+
+def _is_required(item: Any) -> bool:
+    return isinstance(item, dict) and item.get("required") is True
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _as_schemas(types: list[Any]) -> list[Any]:
+    """What draft 3 allows in the place of types: names of types, and schemas."""
+    return [{} if item == "any" else {"type": item} if isinstance(item, str) else item for item in types]
+
+
+def _validate(document: Any, place: str, flaws: list[str]) -> None:
     if not isinstance(document, (dict, bool)):
         raise invalid_schema(f"{place}a JSON Schema is an object or a boolean.")
     draft = document.get("$schema") if isinstance(document, dict) else None
@@ -193,8 +262,10 @@ def _validate(document: Any, place: str) -> None:
         raise invalid_schema(f"{place}$schema must be a string.")
     default = jsonschema.Draft202012Validator if draft is None else None
     validator = validator_for(document, default=default) if draft is not None else default
-    if validator is None or validator is jsonschema.Draft3Validator:
+    if validator is None:
         raise invalid_schema(f"{place}the draft {draft!r} is not supported.")
+    if validator is jsonschema.Draft3Validator:
+        flaws.append(f"{place}the draft {draft!r} is not supported.")
     if draft is None and isinstance(document, dict) and isinstance(document.get("items"), list):
         validator = jsonschema.Draft7Validator
     try:
@@ -214,21 +285,22 @@ def _references_alone(node: Any) -> Any:
 def _schemas(
     document: Any, base: str, *, is_known: Callable[[str], bool] = lambda _: True
 ) -> Iterator[tuple[dict[str, Any], str]]:
-    """All schemas in a document, each with the identifier by which its `$ref`s are resolved; the document
-    first. `base` is the document's, unless it has its own. Only the keywords that are known have schemas.
+    """All schemas in a document in the order of its text, each with the identifier by which its `$ref`s are
+    resolved; the document first. `base` is the document's, unless it has its own. Only the keywords that are
+    known have schemas.
     """
     pending = [(document, base, False)]
     while pending:
         node, base, is_by_name = pending.pop()
         if isinstance(node, list):
-            pending.extend((item, base, False) for item in node)
+            pending.extend((item, base, False) for item in reversed(node))
         elif isinstance(node, dict):
             if not is_by_name:
                 base = _joined(base, _identifier(node))
                 yield node, base
             pending.extend(
                 (value, base, key in SCHEMAS_BY_NAME and not is_by_name)
-                for key, value in node.items()
+                for key, value in reversed(node.items())
                 if is_by_name or (key not in DATA and is_known(key))
             )
 
@@ -251,22 +323,23 @@ def _references(document: Any) -> list[str]:
     return [node["$ref"] for node, _ in _schemas(document, "") if isinstance(node.get("$ref"), str)]
 
 
-def _resolve(documents: Mapping[str, Any], base: str, reference: str) -> _Place:
-    """The schema that a `$ref` in the document `base` names.
+def _find(documents: Mapping[str, Any], reference: str, *, is_whole: bool = False) -> Any:
+    """The part of a document that a `$ref` names.
+
+    `is_whole`: anchors of schemas that have identifiers inside the document are the document's, too.
 
     Raises:
         RegistryError: there is none.
     """
-    document_name, _, pointer = reference.partition("#")
-    name = document_name or base
+    name, _, pointer = reference.partition("#")
     if name not in documents:
         raise invalid_schema(f"the $ref {reference!r} names a document that is not among its references.")
     node = documents[name]
     if pointer and not pointer.startswith("/"):
-        anchored = _anchor(node, pointer)
+        anchored = _anchor(node, pointer, is_whole=is_whole)
         if anchored is None:
             raise invalid_schema(f"the $ref {reference!r} does not name a part of its document.")
-        return _Place(anchored, name, documents)
+        return anchored
     for token in pointer.split("/")[1:]:
         key = unquote(token).replace("~1", "/").replace("~0", "~")
         if isinstance(node, dict) and key in node:
@@ -275,37 +348,34 @@ def _resolve(documents: Mapping[str, Any], base: str, reference: str) -> _Place:
             node = node[int(key)]
         else:
             raise invalid_schema(f"the $ref {reference!r} does not name a part of its document.")
-    if not isinstance(node, (dict, bool)):
-        raise invalid_schema(f"the $ref {reference!r} does not name a schema.")
-    return _Place(node, name, documents)
+    return node
 
 
-def _anchor(document: Any, anchor: str) -> Any:
+def _anchor(document: Any, anchor: str, *, is_whole: bool) -> Any:
     """The schema with an anchor; None if there is none. Those of schemas with identifiers are their own."""
     bases: list[str] = []
     for node, base in _schemas(document, ""):
         bases.append(base)
         names = node.get("$anchor"), node.get("$dynamicAnchor")
-        if base == bases[0] and (anchor in names or node.get("$id") == f"#{anchor}"):
+        if (is_whole or base == bases[0]) and (anchor in names or node.get("$id") == f"#{anchor}"):
             return node
     return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Place:
-    """A schema, and the document in which its `$ref`s are looked up."""
+    """A schema, and the documents in which its `$ref`s are looked up."""
 
     node: Any
-    base: str
     documents: Mapping[str, Any]
 
     def at(self, node: Any) -> _Place:
         """A part of this schema."""
-        return _Place(node, self.base, self.documents)
+        return _Place(node, self.documents)
 
     def named(self, reference: str) -> _Place:
         """The schema that a `$ref` of this one names."""
-        return _resolve(self.documents, self.base, reference)
+        return self.at(_find(self.documents, reference))
 
 
 class _Comparison:

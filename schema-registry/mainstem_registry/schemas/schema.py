@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self
 
+from mainstem_registry.errors import RegistryError
 from mainstem_registry.schemas import avro, json_schema
-from mainstem_registry.schemas.limits import Steps
+from mainstem_registry.schemas.limits import Steps, dump_json, load_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,5 +63,19 @@ PARSERS: Final[Mapping[str, Callable[[str, Sequence[tuple[str, str]]], Any]]] = 
 }
 """Type of schema, as clients name it, to the function that parses it."""
 
-CHECKS_OF_NEW: Final[Mapping[str, Callable[[Any], None]]] = {"AVRO": avro.check_new}
+CHECKS_OF_NEW: Final[Mapping[str, Callable[[Any], None]]] = {
+    "AVRO": avro.check_new,
+    "JSON": json_schema.check_new,
+}
 """Type of schema to the function that refuses what only a version that is stored already may contain."""
+
+
+def compact(schema_type: str, text: str) -> str:
+    """A text of JSON without white space, as earlier releases stored it; others stay as they are."""
+    if schema_type not in ("AVRO", "JSON"):
+        return text
+    try:
+        value = load_json(text)
+    except RegistryError:
+        return text
+    return dump_json(avro.simplified(value) if schema_type == "AVRO" else value)

@@ -157,6 +157,110 @@ def test_a_schema_that_a_java_client_writes_in_its_own_way_is_the_same_version()
     assert register(state, "inlined", SchemaText("AVRO", named, references)).number == first.number + 1
 
 
+def store(state: RegistryState, subject: str, number: int, schema_id: int, schema: SchemaText) -> Version:
+    """A version as another registry or an earlier release has written it."""
+    assert state.apply(Record(VersionKey(subject, number), VersionValue(schema_id, schema)), has_header=False)
+    version = state.version(subject, number)
+    assert version is not None
+    return version
+
+
+def found(state: RegistryState, subject: str, schema: SchemaText, *, normalize: bool = False) -> Version:
+    request = SchemaRequest(schema)
+    return operations.look_up(state, subject, request, normalize=normalize, deleted=False)
+
+
+def spaced(schema: SchemaText) -> SchemaText:
+    """The schema as a client writes it that leaves white space in its texts."""
+    return SchemaText(schema.type, schema.text.replace(",", ", "), schema.references)
+
+
+OF_PYTHON, OF_JAVA = (
+    SchemaText("AVRO", text)
+    for text in (
+        '{"name":"R","type":"record","fields":[{"name":"a","type":"int"}]}',
+        '{"type":"record","name":"R","fields":[{"name":"a","type":"int"}]}',
+    )
+)
+WRAPPED = SchemaText("AVRO", OF_PYTHON.text.replace('"int"', '{"type": "int"}'))
+
+
+def test_texts_that_earlier_releases_registered_as_two_versions_keep_their_ids() -> None:
+    state = RegistryState()
+    first, second = store(state, "s", 1, 1, OF_PYTHON), store(state, "s", 2, 2, OF_JAVA)
+    for schema, version in ((OF_PYTHON, first), (WRAPPED, first), (OF_JAVA, second)):
+        for same in (schema, spaced(schema)):
+            assert register(state, "s", same) == version
+            assert found(state, "s", same) == version
+    in_another_order = SchemaText("AVRO", '{"fields":[{"type":"int","name":"a"}],"name":"R","type":"record"}')
+    assert register(state, "s", in_another_order) == second, "the newest that says the same"
+    assert found(state, "s", OF_PYTHON, normalize=True) == second
+
+
+def test_a_text_that_an_earlier_release_stored_keeps_its_id_in_other_subjects() -> None:
+    state = RegistryState()
+    store(state, "s", 1, 5, OF_PYTHON)
+    version = register(state, "t", spaced(WRAPPED))
+    assert (version.id, version.schema) == (5, OF_PYTHON), "an id keeps its text"
+    delete(state, "t")
+    assert register(state, "t", OF_PYTHON).id == 5
+    assert register(state, "u", OF_JAVA).id == 6
+
+
+def test_an_import_that_an_earlier_release_began_can_be_ended() -> None:
+    """The rest has the ids of texts that this registry would write in another way."""
+    state = RegistryState()
+    apply(state, operations.set_mode(state, None, "IMPORT", force=False))
+    store(state, "s", 1, 5, OF_PYTHON)
+    for schema in (OF_PYTHON, OF_JAVA, OF_JAVA):
+        version = register(state, "t", schema, id=5, version=3)
+        assert (version.id, version.schema) == (5, OF_PYTHON), "an id keeps its text"
+    other = SchemaText("AVRO", OF_PYTHON.text.replace("int", "long"))
+    assert refusal_of(lambda: register(state, "t", other, id=5)) == 42205
+    store(state, "a", 1, 7, SchemaText("AVRO", '{"type":"enum","name":"E","symbols":["x"]}'))
+    holding = '{"type":"record","name":"H","fields":[{"name":"e","type":"E"}]}'
+    referring = SchemaText("AVRO", holding, (Reference("E", "a", 1),))
+    store(state, "h", 1, 8, referring)
+    inlined = SchemaText("AVRO", holding.replace('"E"', '{"type":"enum","name":"E","symbols":["x"]}'))
+    assert refusal_of(lambda: register(state, "i", inlined, id=8)) == 42205, "it has other references"
+
+
+NEW_JSON = '{"type":"object","properties":{"a":{"type":"integer"}}}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"$schema":"http://json-schema.org/draft-03/schema#",'
+        '"type":"object","properties":{"a":{"type":"integer","required":true}}}',
+        '{"type":"object","properties":{"a":{"$id":"u","type":"integer"}},"$defs":{"a":{"$id":"u"}}}',
+        '{"$schema":"http://json-schema.org/draft-04/schema#","id":"http://jsonschema.net","type":"object",'
+        '"properties":{"a":{"id":"http://jsonschema.net/a","allOf":[{"$ref":"#/definitions/a"}]}},'
+        '"definitions":{"a":{"type":"integer"}}}',
+        '{"title":"t","type":"object","properties":{"a":{"$ref":"#/title"}}}',
+    ],
+    ids=["draft 3", "one identifier twice", "an identifier around a reference", "to no schema"],
+)
+def test_a_json_schema_that_only_an_earlier_release_took_is_found_and_followed(text: str) -> None:
+    state, schema = RegistryState(), SchemaText("JSON", text)
+    stored = store(state, "s", 1, 7, schema)
+    for same in (schema, spaced(schema)):
+        assert register(state, "s", same) == stored
+        assert found(state, "s", same) == stored
+    following = register(state, "s", SchemaText("JSON", NEW_JSON))
+    assert (following.number, following.id) == (2, 8)
+    other = SchemaText("JSON", '{"type":"object","properties":{"a":{"type":"null"}}}')
+    assert refusal_of(lambda: register(state, "s", other)) == 409
+
+
+def test_a_text_that_another_registry_stored_and_this_one_cannot_read_is_found() -> None:
+    state, schema = RegistryState(), SchemaText("AVRO", '{"type":"unknown"}')
+    stored = store(state, "s", 1, 7, schema)
+    assert register(state, "s", schema) == stored
+    assert found(state, "s", schema) == stored
+    assert refusal_of(lambda: register(state, "t", schema)) == 42201
+
+
 ADDRESS = 'syntax = "proto3"; package shop; message Address { string city = 1; }'
 ORDER = 'syntax = "proto3"; package shop; import "shop/address.proto"; message Order { Address home = 1; }'
 

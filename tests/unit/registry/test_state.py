@@ -114,7 +114,7 @@ def test_records_of_another_registry_count_as_they_do_there_and_are_not_repaired
 ) -> None:
     state = RegistryState()
     for record in records:
-        state.apply(record, is_foreign=True)
+        state.apply(record, has_header=False)
     assert (shown(state), state.repairs()) == (versions, [])
     assert {item.id: state.schema(item.id) for item in state.all_versions()} == {
         schema_id: schema for _, _, schema_id, schema, _ in versions
@@ -122,6 +122,35 @@ def test_records_of_another_registry_count_as_they_do_there_and_are_not_repaired
     present = state.value_of(VersionKey("s", 1))
     assert not state.apply(version("s", 1, 9, "C")), "a former leader of ours changes nothing"
     assert state.repairs() == [Record(VersionKey("s", 1), present)]
+
+
+A10 = version("s", 3, 10, "A")
+IMPORT = Record(ModeKey("s"), ModeValue("IMPORT"))
+
+
+@pytest.mark.parametrize(
+    ("records", "late", "counts"),
+    [
+        ([A10], version("s", 3, 10, "B"), False),
+        ([A10], version("s", 3, 11, "B"), False),
+        ([A10], rewritten(A10), True),
+        ([A10, IMPORT], version("s", 3, 11, "B"), True),
+        ([A10, Record(VersionKey("s", 3), None)], version("s", 3, 10, "B"), True),
+    ],
+    ids=["its schema", "its id", "a soft deletion", "mode IMPORT", "what was deleted"],
+)
+def test_what_a_leader_of_an_earlier_release_wrote_late_does_not_count(
+    records: list[Record], late: Record, counts: bool
+) -> None:
+    """It has no header, and clients may know the id of the record before it, which has one."""
+    state = replayed(records)
+    before = shown(state)
+    assert state.apply(late, has_header=False) == counts
+    assert (shown(state) != before) == counts
+    assert isinstance(late.key, VersionKey)
+    assert state.repairs() == ([] if counts else [Record(late.key, state.value_of(late.key))])
+    assert all(state.apply(repair) for repair in state.repairs())
+    assert state.repairs() == []
 
 
 class _Leader:

@@ -191,6 +191,45 @@ async def test_what_was_deleted_stays_so_if_another_registry_wrote_its_key_in_an
     assert len(topic.compacted().messages) == 1
 
 
+@pytest.mark.parametrize("schema_id", [10, 11])
+async def test_no_late_record_of_an_earlier_release_is_left_by_compaction(
+    monkeypatch: pytest.MonkeyPatch, schema_id: int
+) -> None:
+    """Records of earlier releases have no header (R31)."""
+    topic = FakeTopic([Record(VersionKey("s", 3), VersionValue(10, NUMBER))])
+    topic.append_message(*encode(Record(VersionKey("s", 3), VersionValue(schema_id, TEXT))))
+    async with reading(topic, monkeypatch) as registry:
+        await registry.store.loaded.wait()
+        await registry.store.repair()
+    async with reading(topic.compacted(), monkeypatch) as registry:
+        await registry.store.loaded.wait()
+        state = registry.store.state
+        assert (state.schema(10), state.schema(11)) == (NUMBER, None)
+
+
+@pytest.mark.parametrize("is_written_again", [False, True])
+async def test_a_deletion_by_an_earlier_release_is_completed(
+    monkeypatch: pytest.MonkeyPatch, is_written_again: bool
+) -> None:
+    """It wrote no tombstone for the form in which Karapace wrote the key (R31)."""
+    (record,) = versions(1)
+    key, value = encode(record)
+    topic = FakeTopic([])
+    topic.append_message(b'{"subject":"subject-1","version":1,"magic":1,"keytype":"SCHEMA"}', value)
+    topic.append_message(key, None)
+    again = Record(record.key, VersionValue(2, TEXT))
+    if is_written_again:
+        topic.append_message(*encode(again))
+    async with reading(topic, monkeypatch) as registry:
+        await registry.store.loaded.wait()
+        await registry.store.prepare_writes()
+    async with reading(topic.compacted(), monkeypatch) as registry:
+        await registry.store.loaded.wait()
+        assert registry.store.state.value_of(VersionKey("subject-1", 1)) == (
+            again.value if is_written_again else None
+        )
+
+
 class PlayedAdmin:
     """An admin client of a cluster, which has the topic if it has settings.
 
