@@ -202,8 +202,9 @@ class MemoryLogs:
         for log in self._reachable():
             log.mark_flushed(log.flush())
 
-    def checkpoint_tree_position(self, position: TreePosition) -> None:
-        self.tree_position = max(position, self.tree_position or position)
+    def checkpoint_tree_position(self, position: TreePosition | None) -> None:
+        if position is not None:
+            self.tree_position = max(position, self.tree_position or position)
 
     def write_down_starts(self) -> None:
         """Write the checkpoints of log start offsets."""

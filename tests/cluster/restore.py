@@ -73,6 +73,7 @@ async def _live(source: random.Random, moves_away: bool, stops_cleanly: bool) ->
     await _until_some_are_acknowledged(ledger)
 
     backup, backup_position = server.backup(), brokers[1].member.tree_position
+    assert backup_position is not None
     if moves_away:
         await _move(brokers, ledger, source)
     for _ in range(source.randrange(1, 4)):
@@ -140,6 +141,9 @@ async def _stop(broker: SimulatedBroker, source: random.Random, *, is_clean: boo
 
 async def _start(broker: SimulatedBroker, source: random.Random) -> None:
     await asyncio.sleep(source.choice((0.0, 0.05, 2 * SESSION_S)) * source.random())
+    if source.random() < 0.3:
+        await broker.start(stops_early=True)
+        await broker.stop()
     await broker.start()
 
 

@@ -113,16 +113,19 @@ class SimulatedBroker:
 
     # --- Lives ---
 
-    async def start(self) -> None:
-        """Begin a life; returns when the broker serves."""
+    async def start(self, *, stops_early: bool = False) -> None:
+        """Begin a life; returns when the broker serves.
+
+        With `stops_early` it returns when the logs are recovered, as if SIGTERM came then; `stop` follows.
+        """
         loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         self._context.run(OWNER.set, self.tasks)
         self.alive = True
         self.failed.clear()
-        await self.spawn(self._start(loop))
+        await self.spawn(self._start(loop, stops_early))
 
-    async def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _start(self, loop: asyncio.AbstractEventLoop, stops_early: bool) -> None:
         self.disks.begin_life(self._on_disk_failure)
         self.stopped_cleanly &= not self.disks.failed
         config = broker_config(self.broker_id)
@@ -185,6 +188,8 @@ class SimulatedBroker:
         await self.member.connect()
         await self.member.load()
         may_be_restored = self.member.may_be_restored(self.disks.tree_position)
+        if stops_early:
+            return
         await self._cluster_changes.open(may_be_restored=may_be_restored)
         lease.begin_listening()
         self.listening = True

@@ -108,6 +108,7 @@ class ClusterMember:
         self._registered: tuple[int, int] | None = None
         """What a registration began, until it is known what was elected before it."""
         self._has_read_since = False
+        self._has_joined = False
         self._controller_epoch = 0
         """When the tree was loaded."""
         self._wake = asyncio.Event()
@@ -238,14 +239,22 @@ class ClusterMember:
         await self.with_patience(load)
 
     @property
-    def tree_position(self) -> TreePosition:
-        """How far ZooKeeper's tree has been read."""
+    def tree_position(self) -> TreePosition | None:
+        """How far ZooKeeper's tree has been read, for the next start to compare with.
+
+        None before this broker has registered. A start that ends before may have left undone what a restore
+        calls for, so the next one has to notice the restore as well.
+        """
+        return self._position if self._has_joined else None
+
+    @property
+    def _position(self) -> TreePosition:
         return TreePosition(self.view.restores.count, self._reader.last_number)
 
     def may_be_restored(self, known: TreePosition | None) -> bool:
         """Whether the tree that `load` read may be older than this broker's logs; `known` is the position
         that was written down beside them."""
-        found = self.tree_position
+        found = self._position
         if known is not None and restores.is_behind(found, known):
             self._registration.known_restores = known.restores
             # Until the registration writes it down.
@@ -267,6 +276,7 @@ class ClusterMember:
         """
         self._registration.stopped_uncleanly = stopped_uncleanly
         await self.with_patience(self._register)
+        self._has_joined = True
         self._tasks = [
             asyncio.create_task(self._run(), name="cluster member"),
             asyncio.create_task(self._lease_keeper.run(), name="heartbeats"),

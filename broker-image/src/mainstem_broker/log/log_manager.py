@@ -503,10 +503,11 @@ class LogManager:
         """Write down these high watermarks. Any thread may call it. Raises StorageError."""
         self._in_each_directory(lambda directory: self._write_high_watermarks(directory, high_watermarks))
 
-    def checkpoint_tree_position(self, position: TreePosition) -> None:
+    def checkpoint_tree_position(self, position: TreePosition | None) -> None:
         """Write down how far ZooKeeper's tree was read. Any thread may call it. Raises StorageError."""
         self._in_each_directory(lambda directory: self._write_tree_position(directory, position))
-        self.tree_position = max(position, self.tree_position or position)
+        if position is not None:
+            self.tree_position = max(position, self.tree_position or position)
 
     def _write_tree_position(self, directory: Path, position: TreePosition | None) -> None:
         """Write a position that is later than the one that was written: a restored tree is behind it."""

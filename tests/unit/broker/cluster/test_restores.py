@@ -6,6 +6,9 @@ import asyncio
 import random
 
 import pytest
+from tests.cluster.invariants import Ledger
+from tests.cluster.network import Network
+from tests.cluster.simulated_broker import SimulatedBroker
 from tests.cluster.simulated_zookeeper import SimulatedZooKeeper, ZooKeeperServer
 from tests.cluster.virtual_time import run_in_virtual_time
 from tests.unit.broker.cluster.planned_clusters import (
@@ -229,6 +232,29 @@ def test_r43_the_first_broker_that_notices_a_restore_ends_all_that_is_from_befor
         third = await registered(sessions[2], 3, None)
         assert third.restores == first.restores
         assert server.children(znodes.BROKER_IDS) == ["1", "2", "3"]
+
+    run_in_virtual_time(story())
+
+
+# --- Starts that do not end ---
+
+
+def test_r43_a_start_that_is_stopped_early_leaves_a_restore_to_be_noticed_by_the_next_one() -> None:
+    """It has not set aside yet what was moved to this broker since the backup."""
+
+    async def story() -> None:
+        server = empty_server()
+        add_entries(server, 9)
+        server.multi([Create(znodes.RESTORES, Restores(1, 0).encode())], 0)
+        source = random.Random(1)
+        broker = SimulatedBroker(1, server, Network(source, 0.0), source, Ledger(server, "t"))
+        broker.disks.tree_position = known = TreePosition(0, 7)
+        await broker.start(stops_early=True)
+        await broker.stop()
+        assert broker.disks.tree_position == known
+        await broker.start()
+        await broker.stop()
+        assert broker.disks.tree_position > TreePosition(1, 7)
 
     run_in_virtual_time(story())
 
