@@ -187,7 +187,7 @@ class SimulatedBroker:
         self._cluster_changes = ClusterChanges(self.context, cast(Any, self.disks))
         await self.member.connect()
         await self.member.load()
-        may_be_restored = self.member.may_be_restored(self.disks.tree_position)
+        may_be_restored = self.member.may_be_restored([self.disks.tree_position])
         if stops_early:
             return
         await self._cluster_changes.open(may_be_restored=may_be_restored)

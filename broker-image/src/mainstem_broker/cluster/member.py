@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from secrets import token_bytes
 from typing import Final, TypeVar
 from uuid import UUID, uuid4
@@ -251,17 +251,18 @@ class ClusterMember:
     def _position(self) -> TreePosition:
         return TreePosition(self.view.restores.count, self._reader.last_number)
 
-    def may_be_restored(self, known: TreePosition | None) -> bool:
-        """Whether the tree that `load` read may be older than this broker's logs; `known` is the position
-        that was written down beside them."""
+    def may_be_restored(self, known: Collection[TreePosition | None]) -> bool:
+        """Whether the tree that `load` read may be older than this broker's logs; `known` are the positions
+        that were written down beside them, one in each data directory."""
         found = self._position
-        if known is not None and restores.is_behind(found, known):
-            self._registration.known_restores = known.restores
+        latest = max((position for position in known if position is not None), default=None)
+        if latest is not None and restores.is_behind(found, latest):
+            self._registration.known_restores = latest.restores
             # Until the registration writes it down.
-            self.view.restores = znodes.Restores(known.restores + 1, self._controller_epoch)
+            self.view.restores = znodes.Restores(latest.restores + 1, self._controller_epoch)
             logger.warning(
                 "ZooKeeper is older than this broker's logs, as after a restore from a backup",
-                known=known,
+                known=latest,
                 found=found,
             )
         return restores.may_be_restored(found, known)

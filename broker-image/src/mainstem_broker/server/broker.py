@@ -257,7 +257,7 @@ class Broker:
         )
         await asyncio.shield(self._loading)
         self._member.producer_ids.largest_used = self._logs.largest_producer_id()
-        may_be_restored = self._member.may_be_restored(self._logs.tree_position)
+        may_be_restored = self._member.may_be_restored(self._logs.tree_positions)
         await self._cluster_changes.open(may_be_restored=may_be_restored)
         await self._maintenance.refresh_keys()  # a client whose token is refused does not try again
         await self._maintenance.look_up_hosts()

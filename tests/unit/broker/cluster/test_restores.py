@@ -70,7 +70,16 @@ def test_r43_a_tree_is_older_if_it_is_behind_what_was_read_before(
     tree: TreePosition, known: TreePosition | None, behind: bool, restored: bool
 ) -> None:
     assert is_behind(tree, known) is behind
-    assert may_be_restored(tree, known) is restored
+    assert may_be_restored(tree, [known]) is restored
+
+
+def test_r43_a_data_directory_with_an_earlier_position_decides_about_the_logs() -> None:
+    """It was out of use at the start that noticed the restore: nothing of it was set aside."""
+    tree, before, since = TreePosition(1, 6), TreePosition(0, 200), TreePosition(1, 5)
+    assert may_be_restored(tree, [since, before])
+    assert may_be_restored(tree, [since, None])
+    assert not may_be_restored(tree, [since, since])
+    assert not may_be_restored(tree, []), "there are no logs"
 
 
 def test_r43_numbers_after_a_restore_are_above_those_after_any_earlier_one() -> None:
