@@ -120,9 +120,9 @@ class FeedReader:
         self._controllership.look_again()
 
     async def _find_end(self) -> int:
-        """The number of the last entry of the feed, or `NOTHING_READ`."""
-        names = await self._zookeeper.children(znodes.CHANGES, self._on_feed_changed)
-        return max(map(znodes.change_number, names), default=NOTHING_READ)
+        """The number of the last entry of the feed, also if somebody has removed it by hand, or
+        `NOTHING_READ`."""
+        return await self._zookeeper.sequence_end(znodes.CHANGES, self._on_feed_changed) - 1
 
     # --- The feed ---
 

@@ -47,7 +47,7 @@ from mainstem_broker.cluster.restores import (
 )
 from mainstem_broker.cluster.view import ClusterView, Delta
 from mainstem_broker.cluster.znodes import NO_LOG, Claim, Restores
-from mainstem_broker.cluster.zookeeper import Create, Operation, ZooKeeperSession
+from mainstem_broker.cluster.zookeeper import Create, Delete, Operation, ZooKeeperSession
 from mainstem_broker.errors import StartupError
 from mainstem_broker.log.checkpoints import TreePosition
 from mainstem_broker.replica.partition_state import NO_LEADER
@@ -296,6 +296,31 @@ def test_r43_a_broker_that_runs_takes_nothing_from_an_older_tree(loads: bool, is
             with pytest.raises(StartupError, match="restart this broker"):
                 await (reader.load(delta) if loads else reader.read_feed(delta))
         assert (delta.deleted, list(view.topics)) == ([], ["t"])
+
+    run_in_virtual_time(story())
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["a start", "a running broker"])
+def test_a_feed_whose_entries_were_removed_by_hand_is_no_older_tree(is_new: bool) -> None:
+    """R43: an entry that somebody has put a child below is not trimmed, and they are asked to remove that."""
+
+    async def story() -> None:
+        server = empty_server()
+        zookeeper = await session_with(server)
+        view = ClusterView()
+        controllership = Controllership(zookeeper, 1, view, lambda _: ElectionPolicy())
+        add_entries(server, 10)
+        reader = FeedReader(zookeeper, view, controllership, lambda _: None)
+        if not is_new:
+            await reader.load(Delta())
+        server.multi([Delete(f"{znodes.CHANGES}/{name}") for name in server.children(znodes.CHANGES)], 0)
+        for _ in range(2):
+            await reader.load(Delta())
+            await reader.read_feed(Delta())
+        assert reader.last_number == 9
+        add_entries(server, 1)
+        await reader.read_feed(Delta())
+        assert reader.last_number == 10
 
     run_in_virtual_time(story())
 
