@@ -439,10 +439,13 @@ class ClusterChanges:
             self._spawn(self._broker.member.states.claim(name, index, claim))
 
     def _position(self, key: TopicPartition, state: PartitionState) -> tuple[int, int] | None:
-        """Where the log of a replica ends, and in which epoch; None if it is not known."""
+        """Where the log of a replica ends, and the epoch of its last record; None if it is not known."""
         partition = self._broker.replicas.find(*key)
         if partition is not None:
-            return partition.fetch_position()
+            # Not the latest epoch, which may have no record: a broker that did not know of a restore may have
+            # led with an empty or an older log.
+            end = partition.log.log_end_offset
+            return end, partition.log.epochs.epoch_of(end - 1)
         if key not in self._broker.replicas.unopened or not is_doubted(state):
             return None
         is_absent = self._logs.get(*key) is None and not self._worker.is_busy(key)

@@ -595,6 +595,19 @@ async def test_when_the_whole_set_stopped_uncleanly_each_says_once_how_far_its_l
     assert len(broker.states.claims) == 1
 
 
+async def test_r43_a_claim_does_not_count_an_epoch_without_records(broker: Listening) -> None:
+    """A broker that did not know of a restore has led with the older log, and those with more have not."""
+    broker.hear_of("t", (1, 2), 1, {})
+    await broker.news.open()
+    broker.append("t", [b"a", b"b"])
+    broker.set_state("t", 0, state_of(1, 4, (1, 2), 1))
+    assert broker.partition("t").log.epochs.latest_epoch == 4
+    return_uncleanly(broker, 1, 2)
+    await broker.news.take(Delta(brokers=True))
+    await broker.news.stop()
+    assert broker.states.claims == [("t", 0, Claim(1, 1, 0, 2))]
+
+
 async def test_a_claim_that_was_not_written_is_made_again_until_somebody_leads(broker: Listening) -> None:
     """R19, R40: the periodic look is at partitions without a leader only."""
     for topic in ("t", "led"):
