@@ -14,7 +14,8 @@ Then the longest log leads, as after unclean stops (`controller.py`): that of th
 are records, and of these the one that ends last. It has every committed record if one member of the last
 in-sync set is a candidate. That one's log ends in no later epoch. Records of earlier epochs are in the log of
 the epoch's leader, and so in each log that has a record of this epoch; those of the same epoch were copied
-from one leader, in order. If no candidate has a log at all, nobody is elected: the logs may be elsewhere.
+from one leader, in order. If one candidate has no log and no other has records, nobody is elected: the logs
+may be elsewhere.
 Without a restore no state is doubted, and no rule differs.
 """
 

@@ -140,6 +140,7 @@ def test_a_state_that_was_written_since_is_not_outdated() -> None:
 
 
 A_LOG, AN_OLDER_ONE = (9, 50), (4, 60)
+EMPTY = (-1, 0)
 NONE = (NO_LOG, NO_LOG)
 
 
@@ -149,8 +150,10 @@ NONE = (NO_LOG, NO_LOG)
         ({1: AN_OLDER_ONE, 2: A_LOG, 3: AN_OLDER_ONE}, 2),
         ({1: NONE, 2: AN_OLDER_ONE, 3: A_LOG}, 3),  # not in sync at the backup
         ({1: A_LOG, 2: A_LOG}, None),  # broker 3 may have a longer one
-        ({1: (-1, 0), 2: NONE, 3: (-1, 0)}, 1),  # without records, but in its place
+        ({1: EMPTY, 2: EMPTY, 3: EMPTY}, 1),  # there were never records
+        ({1: (-1, 50), 2: NONE, 3: EMPTY}, 1),  # there were, and retention has deleted them
         ({1: NONE, 2: NONE, 3: NONE}, None),  # moved to other brokers since, or deleted
+        ({1: NONE, 2: EMPTY, 3: NONE}, None),  # created by a broker that did not know of the restore
     ],
 )
 def test_r43_after_a_restore_all_replicas_claim_and_the_longest_log_leads(
