@@ -92,7 +92,9 @@ async def _live(source: random.Random, moves_away: bool, stops_cleanly: bool) ->
         epoch_node = server.get(CONTROLLER_EPOCH)
         assert epoch_node is not None
         ledger.restored_epoch = int(epoch_node.data)
-        await asyncio.gather(*(_start(broker, source) for broker in brokers.values()))
+        if not moves_away and source.random() < 0.5:
+            await _start_without_knowledge(brokers[4])
+        await asyncio.gather(*(_start(broker, source) for broker in brokers.values() if not broker.alive))
         if source.random() < 0.5:
             await asyncio.sleep(source.random() * SESSION_S)
             await _crash(source.choice(list(brokers.values())), source)
@@ -145,6 +147,17 @@ async def _start(broker: SimulatedBroker, source: random.Random) -> None:
         await broker.start(stops_early=True)
         await broker.stop()
     await broker.start()
+
+
+async def _start_without_knowledge(broker: SimulatedBroker) -> None:
+    """Start a broker that holds nothing with a new disk: it cannot notice the restore."""
+    broker.disks.tree_position = None
+    await broker.start()
+    broker.spawn(_prefetch(broker))
+
+
+async def _prefetch(broker: SimulatedBroker) -> None:
+    broker.member.producer_ids.prefetch()
 
 
 async def _crash(broker: SimulatedBroker, source: random.Random) -> None:

@@ -299,6 +299,7 @@ class ClusterMember:
         registered = await self._registration.register()
         if registered is not None:
             self.view.restores = self._registration.restores
+            self.producer_ids.follow_restores(self.view.restores.count)
             self._apply(Event.REGISTERED)
             self._registered = registered
             self._has_read_since = False
@@ -462,6 +463,7 @@ class ClusterMember:
             case Work.CONTROLLER:
                 controller = self.view.controller_id
                 await self.controllership.seek(self._on_controller_changed)
+                self.producer_ids.follow_restores(self.view.restores.count)
                 delta.brokers |= self.view.controller_id != controller
 
     async def _publish(self, pass_number: int) -> None:

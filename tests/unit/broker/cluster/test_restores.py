@@ -333,6 +333,28 @@ def add_entries(server: ZooKeeperServer, count: int) -> None:
         server.multi([Create(znodes.CHANGE_PREFIX, znodes.Change().encode(), sequential=True)], 0)
 
 
+def test_r43_producer_ids_that_were_taken_before_a_restore_was_noticed_are_not_given() -> None:
+    """By a broker that could not notice it, as its disk was replaced."""
+
+    async def story() -> None:
+        server = empty_server()
+        source = random.Random(1)
+        ledger, network = Ledger(server, "t"), Network(source, 0.0)
+        one, two = (SimulatedBroker(broker_id, server, network, source, ledger) for broker_id in (1, 2))
+        ledger.brokers = {1: one, 2: two}
+        add_entries(server, 9)
+        two.disks.tree_position = TreePosition(0, 99)
+        await one.start()
+        await one.spawn(one.member.producer_ids.take())
+        await two.start()
+        caught_up: bool = await one.spawn(one.member.catch_up(5_000))
+        assert caught_up, "it has registered anew"
+        later_id: int = await one.spawn(one.member.producer_ids.take())
+        assert later_id >= IDS_PER_RESTORE
+
+    run_in_virtual_time(story())
+
+
 def test_r43_a_block_of_producer_ids_moves_the_end_of_the_feed() -> None:
     """Or a tree from before it could not be told from the present one."""
 
