@@ -163,6 +163,7 @@ class MemoryLogs:
         """Directories that the broker has taken out of use, in its present life."""
         self.high_watermarks: dict[tuple[str, int], int] = {}
         self.tree_position: TreePosition | None = None
+        self.kept_aside: dict[tuple[str, int], MemoryLog] = {}
         self._out_of_use: dict[tuple[str, int], MemoryLog] = {}
         self._doomed: dict[tuple[str, int], MemoryLog] = {}
         """Being deleted; a crash keeps them."""
@@ -308,5 +309,5 @@ class MemoryLogs:
         log = self.logs.get((topic, partition))
         if log is not None:
             log.disk.write()  # the directory is renamed
-            del self.logs[topic, partition]
+            self.kept_aside[topic, partition] = self.logs.pop((topic, partition))
             self.high_watermarks.pop((topic, partition), None)

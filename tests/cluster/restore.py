@@ -35,6 +35,8 @@ class Story:
     producer_ids: tuple[int, ...]
     """All that were given, some by each broker, before and after."""
     acknowledged_since: int
+    deleted: frozenset[int]
+    """Partitions whose logs the restore left without a place, and that were not set aside."""
 
 
 def live_through(seed: int, *, moves_away: bool, stops_cleanly: bool) -> Story:
@@ -80,6 +82,7 @@ async def _live(source: random.Random, moves_away: bool, stops_cleanly: bool) ->
         await _restart(brokers, ledger, source)
     await _until_some_are_acknowledged(ledger)
     producer_ids = await _take_producer_ids(brokers)
+    moved = {partition for _, partition in brokers[4].disks.logs}
 
     for _ in range(source.choice((1, 1, 2))):  # the second time from the same backup
         epochs = _epochs(ledger)
@@ -111,6 +114,7 @@ async def _live(source: random.Random, moves_away: bool, stops_cleanly: bool) ->
         tuple(zip(epochs, _epochs(ledger), strict=True)),
         tuple(producer_ids),
         ledger.acknowledgements - acknowledged,
+        frozenset(moved - {partition for _, partition in brokers[4].disks.kept_aside}),
     )
 
 
