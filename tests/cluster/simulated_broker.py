@@ -216,7 +216,7 @@ class SimulatedBroker:
         await self.replicas.stop()
         await self.member.leave()
         await self._cluster_changes.stop()
-        self.stopped_cleanly = self.disks.close()
+        self.stopped_cleanly = self.disks.close() and (self.stopped_cleanly or self.member.has_joined)
         self.disks.high_watermarks = self.replicas.high_watermarks()
         self.disks.checkpoint_tree_position(self.member.tree_position)
 

@@ -108,7 +108,8 @@ class ClusterMember:
         self._registered: tuple[int, int] | None = None
         """What a registration began, until it is known what was elected before it."""
         self._has_read_since = False
-        self._has_joined = False
+        self.has_joined = False
+        """Whether this process was registered."""
         self._controller_epoch = 0
         """When the tree was loaded."""
         self._wake = asyncio.Event()
@@ -245,7 +246,7 @@ class ClusterMember:
         None before this broker has registered. A start that ends before may have left undone what a restore
         calls for, so the next one has to notice the restore as well.
         """
-        return self._position if self._has_joined else None
+        return self._position if self.has_joined else None
 
     @property
     def _position(self) -> TreePosition:
@@ -277,7 +278,7 @@ class ClusterMember:
         """
         self._registration.stopped_uncleanly = stopped_uncleanly
         await self.with_patience(self._register)
-        self._has_joined = True
+        self.has_joined = True
         self._tasks = [
             asyncio.create_task(self._run(), name="cluster member"),
             asyncio.create_task(self._lease_keeper.run(), name="heartbeats"),

@@ -293,11 +293,16 @@ class LogManager:
         return ThreadPoolExecutor(max(1, self._recovery_threads() * len(self.directories)))
 
     def close(
-        self, high_watermarks: Mapping[TopicPartition, int], tree_position: TreePosition | None = None
+        self,
+        high_watermarks: Mapping[TopicPartition, int],
+        tree_position: TreePosition | None = None,
+        *,
+        is_clean: bool = True,
     ) -> None:
         """Close every log, write the checkpoints, and say that this was a clean stop, in this order.
 
-        A directory with a log that could not be closed is not marked, so the next start recovers it.
+        A directory with a log that could not be closed is not marked, so the next start recovers it. Without
+        `is_clean` none is.
         """
         failed: set[Path] = set()
         with self._threads() as pool:
@@ -316,7 +321,7 @@ class LogManager:
                 self._checkpoint(directory, checkpoints.LOG_START_OFFSETS, _log_start_offset)
                 self._write_high_watermarks(directory, high_watermarks)
                 self._write_tree_position(directory, tree_position)
-                if not self.failed:
+                if is_clean and not self.failed:
                     data_directory.mark_clean_shutdown(directory)
             except OSError as error:
                 logger.error("data directory is not closed cleanly", path=str(directory), why=str(error))

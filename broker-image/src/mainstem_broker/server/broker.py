@@ -300,7 +300,11 @@ class Broker:
         await asyncio.gather(*self._unlinking, return_exceptions=True)
         if await self._logs_are_loaded():
             await asyncio.to_thread(
-                self._logs.close, self._replicas.high_watermarks(), self._member.tree_position
+                self._logs.close,
+                self._replicas.high_watermarks(),
+                self._member.tree_position,
+                # The registration tells the cluster of an unclean stop. Without one the next start has to.
+                is_clean=self._logs.stopped_cleanly or self._member.has_joined,
             )
         else:
             self._logs.release()

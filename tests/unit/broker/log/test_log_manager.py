@@ -85,6 +85,18 @@ def test_logs_offsets_and_high_watermarks_survive_a_clean_restart(tmp_path: Path
     assert manager.topic_id("flights", 0) == TOPIC_ID
 
 
+def test_r19_logs_that_are_closed_may_have_lost_records_before(tmp_path: Path, brokers: Brokers) -> None:
+    """The next start must still see that, and has little to recover."""
+    manager = brokers.start(tmp_path)
+    append(create(manager), [b"a", b"b"])
+    manager.close({}, is_clean=False)
+    manager = brokers.start(tmp_path)
+    assert not manager.stopped_cleanly
+    log = manager.get("flights", 0)
+    assert log is not None
+    assert log.recovery_point == 2
+
+
 def test_r43_each_data_directory_has_a_position_of_zookeepers_tree(tmp_path: Path, brokers: Brokers) -> None:
     """It outlives a restore of the tree."""
     one, other = tmp_path / "a", tmp_path / "b"
