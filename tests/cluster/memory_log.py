@@ -163,6 +163,7 @@ class MemoryLogs:
         """Directories that the broker has taken out of use, in its present life."""
         self.high_watermarks: dict[tuple[str, int], int] = {}
         self.tree_position: TreePosition | None = None
+        self.kept_aside: dict[tuple[str, int], MemoryLog] = {}
         self._out_of_use: dict[tuple[str, int], MemoryLog] = {}
         self._doomed: dict[tuple[str, int], MemoryLog] = {}
         """Being deleted; a crash keeps them."""
@@ -202,8 +203,9 @@ class MemoryLogs:
         for log in self._reachable():
             log.mark_flushed(log.flush())
 
-    def checkpoint_tree_position(self, position: TreePosition) -> None:
-        self.tree_position = max(position, self.tree_position or position)
+    def checkpoint_tree_position(self, position: TreePosition | None) -> None:
+        if position is not None:
+            self.tree_position = max(position, self.tree_position or position)
 
     def write_down_starts(self) -> None:
         """Write the checkpoints of log start offsets."""
@@ -307,5 +309,5 @@ class MemoryLogs:
         log = self.logs.get((topic, partition))
         if log is not None:
             log.disk.write()  # the directory is renamed
-            del self.logs[topic, partition]
+            self.kept_aside[topic, partition] = self.logs.pop((topic, partition))
             self.high_watermarks.pop((topic, partition), None)

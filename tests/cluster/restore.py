@@ -35,6 +35,8 @@ class Story:
     producer_ids: tuple[int, ...]
     """All that were given, some by each broker, before and after."""
     acknowledged_since: int
+    deleted: frozenset[int]
+    """Partitions whose logs the restore left without a place, and that were not set aside."""
 
 
 def live_through(seed: int, *, moves_away: bool, stops_cleanly: bool) -> Story:
@@ -73,12 +75,14 @@ async def _live(source: random.Random, moves_away: bool, stops_cleanly: bool) ->
     await _until_some_are_acknowledged(ledger)
 
     backup, backup_position = server.backup(), brokers[1].member.tree_position
+    assert backup_position is not None
     if moves_away:
         await _move(brokers, ledger, source)
     for _ in range(source.randrange(1, 4)):
         await _restart(brokers, ledger, source)
     await _until_some_are_acknowledged(ledger)
     producer_ids = await _take_producer_ids(brokers)
+    moved = {partition for _, partition in brokers[4].disks.logs}
 
     for _ in range(source.choice((1, 1, 2))):  # the second time from the same backup
         epochs = _epochs(ledger)
@@ -91,7 +95,9 @@ async def _live(source: random.Random, moves_away: bool, stops_cleanly: bool) ->
         epoch_node = server.get(CONTROLLER_EPOCH)
         assert epoch_node is not None
         ledger.restored_epoch = int(epoch_node.data)
-        await asyncio.gather(*(_start(broker, source) for broker in brokers.values()))
+        if not moves_away and source.random() < 0.5:
+            await _start_without_knowledge(brokers[4])
+        await asyncio.gather(*(_start(broker, source) for broker in brokers.values() if not broker.alive))
         if source.random() < 0.5:
             await asyncio.sleep(source.random() * SESSION_S)
             await _crash(source.choice(list(brokers.values())), source)
@@ -108,6 +114,7 @@ async def _live(source: random.Random, moves_away: bool, stops_cleanly: bool) ->
         tuple(zip(epochs, _epochs(ledger), strict=True)),
         tuple(producer_ids),
         ledger.acknowledgements - acknowledged,
+        frozenset(moved - {partition for _, partition in brokers[4].disks.kept_aside}),
     )
 
 
@@ -140,7 +147,21 @@ async def _stop(broker: SimulatedBroker, source: random.Random, *, is_clean: boo
 
 async def _start(broker: SimulatedBroker, source: random.Random) -> None:
     await asyncio.sleep(source.choice((0.0, 0.05, 2 * SESSION_S)) * source.random())
+    if source.random() < 0.3:
+        await broker.start(stops_early=True)
+        await broker.stop()
     await broker.start()
+
+
+async def _start_without_knowledge(broker: SimulatedBroker) -> None:
+    """Start a broker that holds nothing with a new disk: it cannot notice the restore."""
+    broker.disks.tree_position = None
+    await broker.start()
+    broker.spawn(_prefetch(broker))
+
+
+async def _prefetch(broker: SimulatedBroker) -> None:
+    broker.member.producer_ids.prefetch()
 
 
 async def _crash(broker: SimulatedBroker, source: random.Random) -> None:

@@ -114,22 +114,25 @@ class SimulatedBroker:
 
     # --- Lives ---
 
-    async def start(self) -> None:
-        """Begin a life; returns when the broker serves."""
+    async def start(self, *, stops_early: bool = False) -> None:
+        """Begin a life; returns when the broker serves.
+
+        With `stops_early` it returns when the logs are recovered, as if SIGTERM came then; `stop` follows.
+        """
         loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         self._context.run(OWNER.set, self.tasks)
         self.alive = True
         self.failed.clear()
         try:
-            await self.spawn(self._start(loop))
+            await self.spawn(self._start(loop, stops_early))
         except StorageError:  # as by a full disk: the process ends, and is started again, as Kubernetes does
             self.crash(lose_unsynced=False)
             self.stopped_cleanly = False
             await asyncio.sleep(RESTART_S)
-            await self.start()
+            await self.start(stops_early=stops_early)
 
-    async def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _start(self, loop: asyncio.AbstractEventLoop, stops_early: bool) -> None:
         self.disks.begin_life(self._on_disk_failure)
         self.stopped_cleanly &= not self.disks.failed
         config = broker_config(self.broker_id)
@@ -191,7 +194,9 @@ class SimulatedBroker:
         self._cluster_changes = ClusterChanges(self.context, cast(Any, self.disks))
         await self.member.connect()
         await self.member.load()
-        may_be_restored = self.member.may_be_restored(self.disks.tree_position)
+        may_be_restored = self.member.may_be_restored([self.disks.tree_position])
+        if stops_early:
+            return
         await self._cluster_changes.open(may_be_restored=may_be_restored)
         lease.begin_listening()
         self.listening = True
@@ -218,7 +223,7 @@ class SimulatedBroker:
         await self.replicas.stop()
         await self.member.leave()
         await self._cluster_changes.stop()
-        self.stopped_cleanly = self.disks.close()
+        self.stopped_cleanly = self.disks.close() and (self.stopped_cleanly or self.member.has_joined)
         self.disks.high_watermarks = self.replicas.high_watermarks()
         self.disks.checkpoint_tree_position(self.member.tree_position)
 

@@ -147,6 +147,10 @@ class ZooKeeperServer:
         node = self._nodes.get(path)
         return [] if node is None else sorted(node.children)
 
+    def sequence_end(self, path: str) -> int:
+        node = self._nodes.get(path)
+        return 0 if node is None else node.created_children
+
     def watch_data(self, path: str, session: int, on_change: Callable[[], None]) -> None:
         self._data_watches.setdefault(path, []).append((session, on_change))
 
@@ -496,6 +500,15 @@ class SimulatedZooKeeper:
 
         names: list[str] = await self._call(read)
         return names
+
+    async def sequence_end(self, path: str, on_change: Callable[[], None] | None = None) -> int:
+        def read() -> int:
+            if on_change is not None:
+                self._server.watch_children(path, self.session_id, self._later(on_change))
+            return self._server.sequence_end(path)
+
+        end: int = await self._call(read)
+        return end
 
     async def children_of_many(self, paths: Sequence[str]) -> list[list[str]]:
         names: list[list[str]] = await self._call(lambda: [self._server.children(path) for path in paths])

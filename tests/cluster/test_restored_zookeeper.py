@@ -16,3 +16,4 @@ def test_r43_after_a_restore_of_zookeeper_the_logs_decide_who_leads(
         assert all(after > before for before, after in story.epochs), f"seed {seed}: {story}"
         assert len(set(story.producer_ids)) == len(story.producer_ids), f"seed {seed}: {story}"
         assert story.acknowledged_since > 5, f"seed {seed}: {story}"
+        assert not story.deleted, f"seed {seed}: {story}"

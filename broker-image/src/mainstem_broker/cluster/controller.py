@@ -241,7 +241,10 @@ def _longest(
         return None
     order = {broker: place for place, broker in enumerate(replicas)}
     furthest = _furthest(sorted(valid, key=lambda broker: order.get(broker, len(order))), valid)
-    if is_doubted(state) and not valid[furthest].has_log:
+    # A broker that did not know of the restore may have created an empty log. It does not count as one where
+    # another replica has none: the records may be elsewhere.
+    is_empty = valid[furthest].log_end_offset <= 0
+    if is_doubted(state) and is_empty and not all(claim.has_log for claim in valid.values()):
         return None
     return furthest
 

@@ -10,7 +10,7 @@ trimming the feed, which the controller does when it has read it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final, ParamSpec, TypeVar
 from uuid import UUID
@@ -108,8 +108,7 @@ class FeedReader:
             for index, state in topic.states.items()
             if must_claim(state, view.brokers_for(topic.topic_id, index))
         ]
-        for name, index in claimed:
-            await self._read_claims(name, index)
+        await self._read_claims(claimed)
         view.pending_deletions = set(await zookeeper.children(znodes.DELETE_TOPICS))
         entities = await self._configured_entities()
         await self._read_configs(sorted({*entities, *view.entity_configs}), delta)
@@ -120,9 +119,9 @@ class FeedReader:
         self._controllership.look_again()
 
     async def _find_end(self) -> int:
-        """The number of the last entry of the feed, or `NOTHING_READ`."""
-        names = await self._zookeeper.children(znodes.CHANGES, self._on_feed_changed)
-        return max(map(znodes.change_number, names), default=NOTHING_READ)
+        """The number of the last entry of the feed, also if somebody has removed it by hand, or
+        `NOTHING_READ`."""
+        return await self._zookeeper.sequence_end(znodes.CHANGES, self._on_feed_changed) - 1
 
     # --- The feed ---
 
@@ -176,8 +175,7 @@ class FeedReader:
                     delta.partitions.update((name, index) for index in view.topics[name].states)
                 if self._is_unfinished(name, partition, state):
                     self._controllership.look_again([name])
-        for topic, partition in change.claims:
-            await self._read_claims(topic, partition)
+        await self._read_claims(change.claims)
         view.pending_deletions.update(
             view.topic_names[topic_id] for topic_id in change.deletions if topic_id in view.topic_names
         )
@@ -343,25 +341,30 @@ class FeedReader:
         for topic in sorted(rewritten):
             logger.error("assignment older than its states: it was replaced", topic=topic)
 
-    async def _read_claims(self, topic_name: str, partition: int) -> None:
-        """Read the claims of a partition: how far its replicas' logs reach."""
-        topic = self._view.topics.get(topic_name)
-        if topic is None or partition not in topic.assignment.replicas:
+    async def _read_claims(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Read the claims of partitions: how far their replicas' logs reach."""
+        replicas = [
+            (topic, partition, broker)
+            for name, partition in partitions
+            if (topic := self._view.topics.get(name)) is not None
+            for broker in topic.assignment.replicas.get(partition, ())
+        ]
+        if not replicas:
             return
-        replicas = topic.assignment.replicas[partition]
-        nodes = await self._zookeeper.get_many(
-            [znodes.claim_path(topic_name, partition, broker) for broker in replicas]
-        )
-        topic.claims[partition] = {}
-        for broker, node in zip(replicas, nodes, strict=True):
+        paths = [znodes.claim_path(topic.name, partition, broker) for topic, partition, broker in replicas]
+        nodes = await self._zookeeper.get_many(paths)
+        for topic, partition, _ in replicas:
+            topic.claims[partition] = {}
+        async for (topic, partition, broker), path, node in in_turns(
+            zip(replicas, paths, nodes, strict=True)
+        ):
             if node is not None:
                 try:
                     topic.claims[partition][broker] = znodes.Claim.decode(broker, node.data)
                 except NewerFormat as error:
                     # Without it nobody is elected by the lengths of the logs.
-                    path = znodes.claim_path(topic_name, partition, broker)
                     logger.error("newer format of a claim: upgrade this broker", path=path, reason=str(error))
-        self._controllership.look_again([topic_name])
+        self._controllership.look_again({topic.name for topic, _, _ in replicas})
 
     # --- Newer formats (R44) ---
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from secrets import token_bytes
 from typing import Final, TypeVar
 from uuid import UUID, uuid4
@@ -108,6 +108,8 @@ class ClusterMember:
         self._registered: tuple[int, int] | None = None
         """What a registration began, until it is known what was elected before it."""
         self._has_read_since = False
+        self.has_joined = False
+        """Whether this process was registered."""
         self._controller_epoch = 0
         """When the tree was loaded."""
         self._wake = asyncio.Event()
@@ -238,21 +240,30 @@ class ClusterMember:
         await self.with_patience(load)
 
     @property
-    def tree_position(self) -> TreePosition:
-        """How far ZooKeeper's tree has been read."""
+    def tree_position(self) -> TreePosition | None:
+        """How far ZooKeeper's tree has been read, for the next start to compare with.
+
+        None before this broker has registered. A start that ends before may have left undone what a restore
+        calls for, so the next one has to notice the restore as well.
+        """
+        return self._position if self.has_joined else None
+
+    @property
+    def _position(self) -> TreePosition:
         return TreePosition(self.view.restores.count, self._reader.last_number)
 
-    def may_be_restored(self, known: TreePosition | None) -> bool:
-        """Whether the tree that `load` read may be older than this broker's logs; `known` is the position
-        that was written down beside them."""
-        found = self.tree_position
-        if known is not None and restores.is_behind(found, known):
-            self._registration.known_restores = known.restores
+    def may_be_restored(self, known: Collection[TreePosition | None]) -> bool:
+        """Whether the tree that `load` read may be older than this broker's logs; `known` are the positions
+        that were written down beside them, one in each data directory."""
+        found = self._position
+        latest = max((position for position in known if position is not None), default=None)
+        if latest is not None and restores.is_behind(found, latest):
+            self._registration.known_restores = latest.restores
             # Until the registration writes it down.
-            self.view.restores = znodes.Restores(known.restores + 1, self._controller_epoch)
+            self.view.restores = znodes.Restores(latest.restores + 1, self._controller_epoch)
             logger.warning(
                 "ZooKeeper is older than this broker's logs, as after a restore from a backup",
-                known=known,
+                known=latest,
                 found=found,
             )
         return restores.may_be_restored(found, known)
@@ -267,6 +278,7 @@ class ClusterMember:
         """
         self._registration.stopped_uncleanly = stopped_uncleanly
         await self.with_patience(self._register)
+        self.has_joined = True
         self._tasks = [
             asyncio.create_task(self._run(), name="cluster member"),
             asyncio.create_task(self._lease_keeper.run(), name="heartbeats"),
@@ -288,6 +300,7 @@ class ClusterMember:
         registered = await self._registration.register()
         if registered is not None:
             self.view.restores = self._registration.restores
+            self.producer_ids.follow_restores(self.view.restores.count)
             self._apply(Event.REGISTERED)
             self._registered = registered
             self._has_read_since = False
@@ -451,6 +464,7 @@ class ClusterMember:
             case Work.CONTROLLER:
                 controller = self.view.controller_id
                 await self.controllership.seek(self._on_controller_changed)
+                self.producer_ids.follow_restores(self.view.restores.count)
                 delta.brokers |= self.view.controller_id != controller
 
     async def _publish(self, pass_number: int) -> None:

@@ -74,6 +74,7 @@ class ProducerIds:
         self._left = 0
         self._next: range | None = None
         self._refill: asyncio.Task[None] | None = None
+        self._restores = 0
         self.largest_used = -1
         """The largest id that the logs of this broker knew at its start, or -1."""
 
@@ -105,6 +106,17 @@ class ProducerIds:
                 raise CoordinatorLoadInProgress(
                     "ZooKeeper gives this broker no ids for producers at the moment; try again."
                 ) from error
+
+    def follow_restores(self, count: int) -> None:
+        """Give none of the ids that are left if ZooKeeper was restored since they were taken.
+
+        They follow those that the backup knows of, and others may have been given the same before the
+        restore. `count` is how many restores were noticed.
+        """
+        if count > self._restores:
+            self._restores = count
+            self._present, self._left, self._next = iter(range(0)), 0, None
+            self.prefetch()
 
     def prefetch(self) -> None:
         """Take a block unless there is one, so that producers can start while ZooKeeper is away."""

@@ -14,12 +14,14 @@ Then the longest log leads, as after unclean stops (`controller.py`): that of th
 are records, and of these the one that ends last. It has every committed record if one member of the last
 in-sync set is a candidate. That one's log ends in no later epoch. Records of earlier epochs are in the log of
 the epoch's leader, and so in each log that has a record of this epoch; those of the same epoch were copied
-from one leader, in order. If no candidate has a log at all, nobody is elected: the logs may be elsewhere.
+from one leader, in order. If one candidate has no log and no other has records, nobody is elected: the logs
+may be elsewhere.
 Without a restore no state is doubted, and no rule differs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -40,13 +42,17 @@ def is_behind(tree: TreePosition, known: TreePosition | None) -> bool:
     return known is not None and tree < known
 
 
-def may_be_restored(tree: TreePosition, known: TreePosition | None) -> bool:
-    """Whether the tree may be older than this broker's logs.
+def may_be_restored(tree: TreePosition, known: Iterable[TreePosition | None]) -> bool:
+    """Whether the tree may be older than this broker's logs; `known` has a position for each data directory.
 
     That is so if it is behind, if a restore was noticed by another broker since, and also if this broker has
-    written down no position, as after an upgrade from a version that did not.
+    written down no position, as after an upgrade from a version that did not. A directory that was out of use
+    at the last start has the position of an earlier one, and logs with which that start did nothing.
     """
-    return known is None or is_behind(tree, known) or known.restores < tree.restores
+    return any(
+        position is None or is_behind(tree, position) or position.restores < tree.restores
+        for position in known
+    )
 
 
 def beyond(last: int, restores: int, per_restore: int) -> int:

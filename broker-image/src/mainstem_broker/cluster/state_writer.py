@@ -7,7 +7,7 @@ is under way goes into one multi after it, with one entry of the feed, as it doe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -24,6 +24,7 @@ from mainstem_broker.cluster.zookeeper import (
     ZooKeeperSession,
     ZooKeeperUnavailable,
 )
+from mainstem_broker.protocol.topic_partition import TopicPartition
 from mainstem_broker.replica.partition_state import PartitionState
 
 logger = structlog.get_logger(__name__)
@@ -193,18 +194,39 @@ class StateWriter:
         except ZooKeeperUnavailable as error:
             logger.warning("state not announced", topic=topic, partition=partition, reason=str(error))
 
-    async def claim(self, topic: str, partition: int, claim: znodes.Claim) -> None:
-        """Say how far this broker's log reaches."""
-        path = znodes.claim_path(topic, partition, self._broker_id)
-        entry = znodes.Change(claims=((topic, partition),)).encode()
+    async def claim(self, claims: Mapping[TopicPartition, znodes.Claim]) -> Collection[TopicPartition]:
+        """Say how far this broker's logs reach. Returns the partitions of which that is written now."""
+        keys = list(claims)
+        written: list[TopicPartition] = []
+        for start in range(0, len(keys), znodes.STATES_PER_MULTI):
+            written += await self._claim_together(keys[start : start + znodes.STATES_PER_MULTI], claims)
+        return written
+
+    async def _claim_together(
+        self, keys: Sequence[TopicPartition], claims: Mapping[TopicPartition, znodes.Claim]
+    ) -> Sequence[TopicPartition]:
+        """Write these in one multi. If one cannot be written, as its topic is gone, write the others."""
+        paths = [znodes.claim_path(topic, partition, self._broker_id) for topic, partition in keys]
+        entry = znodes.Change(claims=tuple(keys)).encode()
         try:
-            node = await self._zookeeper.get(path)
-            write: Operation = (
-                Create(path, claim.encode()) if node is None else SetData(path, claim.encode(), node.version)
-            )
-            await self._zookeeper.multi([write, Create(znodes.CHANGE_PREFIX, entry, sequential=True)])
+            nodes = await self._zookeeper.get_many(paths)
+            writes: list[Operation] = [
+                Create(path, claims[key].encode())
+                if node is None
+                else SetData(path, claims[key].encode(), node.version)
+                for key, path, node in zip(keys, paths, nodes, strict=True)
+            ]
+            await self._zookeeper.multi([*writes, Create(znodes.CHANGE_PREFIX, entry, sequential=True)])
         except (Conflict, ZooKeeperUnavailable) as error:
-            logger.warning("claim not written", topic=topic, partition=partition, reason=str(error))
+            if isinstance(error, Conflict) and len(keys) > 1:
+                half = len(keys) // 2
+                return [
+                    *await self._claim_together(keys[:half], claims),
+                    *await self._claim_together(keys[half:], claims),
+                ]
+            logger.warning("claims not written", partitions=len(keys), first=keys[0], reason=str(error))
+            return ()
+        return keys
 
 
 def _settle(proposal: _Proposal, outcome: _Outcome) -> None:

@@ -104,6 +104,7 @@ class ZooKeeperSession(Protocol):
     async def get(self, path: str, on_change: Callable[[], None] | None = None) -> Node | None: ...
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]: ...
     async def children(self, path: str, on_change: Callable[[], None] | None = None) -> list[str]: ...
+    async def sequence_end(self, path: str, on_change: Callable[[], None] | None = None) -> int: ...
     async def children_of_many(self, paths: Sequence[str]) -> list[list[str]]: ...
     async def ensure_paths(self, paths: Iterable[str]) -> None: ...
     async def create(self, path: str, data: bytes) -> bool: ...
@@ -346,6 +347,25 @@ class ZooKeeper:
 
         names: list[str] = await self._run(read)
         return names
+
+    async def sequence_end(self, path: str, on_change: Callable[[], None] | None = None) -> int:
+        """The number that the next sequential child of `path` gets; 0 if `path` does not exist.
+
+        That is how many children were created so far, also if they are gone (`PrepRequestProcessor` of
+        ZooKeeper). `on_change` is called as by `children`.
+        """
+        watch = self._watch(on_change)
+
+        def read() -> int:
+            try:
+                _, stat = self._client.get_children(path, watch=watch, include_data=True)
+            except NoNodeError:
+                return 0
+            # A stat counts creations and deletions (`DataNode.copyStat`), as an int32 that wraps around.
+            return int((stat.cversion + stat.numChildren) % 2**32 // 2)
+
+        end: int = await self._run(read)
+        return end
 
     async def children_of_many(self, paths: Sequence[str]) -> list[list[str]]:
         """As `children`, of each of `paths`, in order; with pauses as in `get_many`."""

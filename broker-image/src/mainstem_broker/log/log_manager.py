@@ -11,7 +11,7 @@ import os
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
@@ -127,9 +127,13 @@ class LogManager:
         """The ids of topics that have logs in those, as far as this process has opened or created them."""
         self.stopped_cleanly = False
         """Whether every directory was closed cleanly the last time; known after `load_all`."""
-        self.tree_position: TreePosition | None = None
-        """The position of ZooKeeper's tree that was written down last; None if none was. Known after
-        `load_all`."""
+        self._tree_positions: dict[Path, TreePosition | None] = {}
+
+    @property
+    def tree_positions(self) -> Collection[TreePosition | None]:
+        """The position of ZooKeeper's tree that was written down last in each data directory; None if none
+        was, though there are logs. Known after `load_all`."""
+        return self._tree_positions.values()
 
     @property
     def logs(self) -> Mapping[TopicPartition, PartitionLog]:
@@ -196,9 +200,9 @@ class LogManager:
                 self._leave_out(directory, storage_error(directory, "looking for logs", error))
                 continue
             folders += [(path, clean) for path in logs]
-            # A directory that was out of use has an older one.
-            if position is not None:
-                self.tree_position = max(position, self.tree_position or position)
+            # A new directory has neither; one that was out of use has an older position.
+            if position is not None or logs:
+                self._tree_positions[directory] = position
         folders = self._without_outdated(folders, is_outdated)
         data_directory.refuse_duplicates([path for path, _ in folders])
 
@@ -289,11 +293,16 @@ class LogManager:
         return ThreadPoolExecutor(max(1, self._recovery_threads() * len(self.directories)))
 
     def close(
-        self, high_watermarks: Mapping[TopicPartition, int], tree_position: TreePosition | None = None
+        self,
+        high_watermarks: Mapping[TopicPartition, int],
+        tree_position: TreePosition | None = None,
+        *,
+        is_clean: bool = True,
     ) -> None:
         """Close every log, write the checkpoints, and say that this was a clean stop, in this order.
 
-        A directory with a log that could not be closed is not marked, so the next start recovers it.
+        A directory with a log that could not be closed is not marked, so the next start recovers it. Without
+        `is_clean` none is.
         """
         failed: set[Path] = set()
         with self._threads() as pool:
@@ -312,7 +321,7 @@ class LogManager:
                 self._checkpoint(directory, checkpoints.LOG_START_OFFSETS, _log_start_offset)
                 self._write_high_watermarks(directory, high_watermarks)
                 self._write_tree_position(directory, tree_position)
-                if not self.failed:
+                if is_clean and not self.failed:
                     data_directory.mark_clean_shutdown(directory)
             except OSError as error:
                 logger.error("data directory is not closed cleanly", path=str(directory), why=str(error))
@@ -503,15 +512,16 @@ class LogManager:
         """Write down these high watermarks. Any thread may call it. Raises StorageError."""
         self._in_each_directory(lambda directory: self._write_high_watermarks(directory, high_watermarks))
 
-    def checkpoint_tree_position(self, position: TreePosition) -> None:
+    def checkpoint_tree_position(self, position: TreePosition | None) -> None:
         """Write down how far ZooKeeper's tree was read. Any thread may call it. Raises StorageError."""
         self._in_each_directory(lambda directory: self._write_tree_position(directory, position))
-        self.tree_position = max(position, self.tree_position or position)
 
     def _write_tree_position(self, directory: Path, position: TreePosition | None) -> None:
         """Write a position that is later than the one that was written: a restored tree is behind it."""
-        if position is not None and (self.tree_position is None or position > self.tree_position):
+        known = self._tree_positions.get(directory)
+        if position is not None and (known is None or position > known):
             checkpoints.write_tree_position(directory, position)
+            self._tree_positions[directory] = position
 
     def _checkpoint_all(self, name: str, value_of: Callable[[PartitionLog], int]) -> None:
         self._in_each_directory(lambda directory: self._checkpoint(directory, name, value_of))

@@ -257,7 +257,7 @@ class Broker:
         )
         await asyncio.shield(self._loading)
         self._member.producer_ids.largest_used = self._logs.largest_producer_id()
-        may_be_restored = self._member.may_be_restored(self._logs.tree_position)
+        may_be_restored = self._member.may_be_restored(self._logs.tree_positions)
         await self._cluster_changes.open(may_be_restored=may_be_restored)
         await self._maintenance.refresh_keys()  # a client whose token is refused does not try again
         await self._maintenance.look_up_hosts()
@@ -300,7 +300,11 @@ class Broker:
         await asyncio.gather(*self._unlinking, return_exceptions=True)
         if await self._logs_are_loaded():
             await asyncio.to_thread(
-                self._logs.close, self._replicas.high_watermarks(), self._member.tree_position
+                self._logs.close,
+                self._replicas.high_watermarks(),
+                self._member.tree_position,
+                # The registration tells the cluster of an unclean stop. Without one the next start has to.
+                is_clean=self._logs.stopped_cleanly or self._member.has_joined,
             )
         else:
             self._logs.release()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -34,8 +34,9 @@ from mainstem_broker.config.topic_settings import TopicConfig
 from mainstem_broker.group.coordinator import OFFSETS_TOPIC
 from mainstem_broker.log.log_manager import LogManager
 from mainstem_broker.protocol.topic_partition import TopicPartition
+from mainstem_broker.replica.lease import NO_INCARNATION
 from mainstem_broker.replica.partition_state import PartitionState
-from mainstem_broker.runtime.turns import in_turns
+from mainstem_broker.runtime.turns import batches_in_turns, in_turns
 from mainstem_broker.security.acl import ResourcePattern
 from mainstem_broker.security.authorizer import UNREADABLE
 from mainstem_broker.server.log_worker import LogWorker
@@ -61,8 +62,9 @@ class ClusterChanges:
         self._awaiting_lease: dict[TopicPartition, None] | None = None
         """Between a new registration and the beginning of its lease: the partitions to lead then, in order. A
         replica that is elected in an incarnation without a lease would not take the role."""
-        self._unled: set[TopicPartition] = set()
-        """Partitions that this broker could claim one day: no leader, or one that is gone (see `_claim`)."""
+        self._unled: dict[TopicPartition, int] = {}
+        """Partitions that this broker could claim one day, since they have no leader, or one that is gone; by
+        partition the incarnation of the last claim that is written or being written, or -1."""
 
     async def open(self, *, may_be_restored: bool = False) -> None:
         """Open the replicas that the view gives to this broker, and remove the files of deleted topics.
@@ -216,8 +218,7 @@ class ClusterChanges:
             self._update_partition(key)
         if not self._is_open:
             return
-        for key in partitions:
-            self._claim_if_unled(key)
+        self._claim_unled(partitions)
         now_s = time.monotonic()
         if not self._broker.opening or now_s - self._followed_s > FOLLOWING_INTERVAL_S:
             self._followed_s = now_s
@@ -394,18 +395,36 @@ class ClusterChanges:
 
     # --- Claims ---
 
-    async def _look_for_unled(self, partitions: Iterable[TopicPartition]) -> None:
+    async def _look_for_unled(self, partitions: Sequence[TopicPartition]) -> None:
         """Claim those of the partitions that this broker has to claim.
 
         Whether it has to changes with the state of a partition and with the brokers of the cluster. A change
         of brokers concerns all partitions. Those that have no valid leader are looked at again periodically,
         for a claim may not have been written.
         """
-        async for partition in in_turns(partitions):
-            self._claim_if_unled(partition)
+        async for keys in batches_in_turns(partitions):
+            self._claim_unled(keys)
 
-    def _claim_if_unled(self, key: TopicPartition) -> None:
-        """Say how far the log reaches if nobody can be trusted to lead (see `controller.py`)."""
+    def _claim_unled(self, keys: Iterable[TopicPartition]) -> None:
+        """Write the claims that are due, in the background, each once: the view may take a while to show
+        thousands."""
+        claims = {key: claim for key in keys if (claim := self._due_claim(key)) is not None}
+        if claims:
+            self._unled.update((key, claim.incarnation) for key, claim in claims.items())
+            self._spawn(self._write_claims(claims))
+
+    async def _write_claims(self, claims: Mapping[TopicPartition, Claim]) -> None:
+        written: Collection[TopicPartition] = ()
+        try:
+            written = await self._broker.member.states.claim(claims)
+        finally:
+            for key in claims.keys() - set(written):
+                if self._unled.get(key) == claims[key].incarnation:
+                    self._unled[key] = NO_INCARNATION
+
+    def _due_claim(self, key: TopicPartition) -> Claim | None:
+        """How far the log reaches, if nobody can be trusted to lead and that is not written yet (see
+        `controller.py`)."""
         view = self._broker.view
         broker_id = self._broker.broker_id
         name, index = key
@@ -419,30 +438,35 @@ class ClusterChanges:
             or has_valid_leader(state, brokers := view.brokers_for(topic.topic_id, index))
             or (position := self._position(key, state)) is None
         ):
-            self._unled.discard(key)
-            return
-        self._unled.add(key)
+            self._unled.pop(key, None)
+            return None
+        claimed_incarnation = self._unled.setdefault(key, NO_INCARNATION)
         me = view.brokers.get(broker_id)
         current_claim = topic.claims.get(index, {}).get(broker_id)
         if (
-            me is not None
-            and must_claim(state, brokers)
-            and (current_claim is None or current_claim.incarnation != me.incarnation)
+            me is None
+            or me.incarnation == claimed_incarnation
+            or not must_claim(state, brokers)
+            or (current_claim is not None and current_claim.incarnation == me.incarnation)
         ):
-            offset, epoch = position
-            claim = Claim(broker_id, me.incarnation, epoch, offset)
-            if not claim.has_log:
-                logger.error(
-                    "no log of a replica: it was moved or deleted since the backup of ZooKeeper",
-                    partition=f"{name}-{index}",
-                )
-            self._spawn(self._broker.member.states.claim(name, index, claim))
+            return None
+        offset, epoch = position
+        claim = Claim(broker_id, me.incarnation, epoch, offset)
+        if not claim.has_log:
+            logger.error(
+                "no log of a replica: it was moved or deleted since the backup of ZooKeeper",
+                partition=f"{name}-{index}",
+            )
+        return claim
 
     def _position(self, key: TopicPartition, state: PartitionState) -> tuple[int, int] | None:
-        """Where the log of a replica ends, and in which epoch; None if it is not known."""
+        """Where the log of a replica ends, and the epoch of its last record; None if it is not known."""
         partition = self._broker.replicas.find(*key)
         if partition is not None:
-            return partition.fetch_position()
+            # Not the latest epoch, which may have no record: a broker that did not know of a restore may have
+            # led with an empty or an older log.
+            end = partition.log.log_end_offset
+            return end, partition.log.epochs.epoch_of(end - 1)
         if key not in self._broker.replicas.unopened or not is_doubted(state):
             return None
         is_absent = self._logs.get(*key) is None and not self._worker.is_busy(key)

@@ -65,6 +65,10 @@ class Maintenance:
                 self._checkpoint_high_watermarks,
                 config.integer("replica.high.watermark.checkpoint.interval.ms"),
             ),
+            (
+                self._checkpoint_tree_position,
+                config.integer("replica.high.watermark.checkpoint.interval.ms"),
+            ),
             (self._expire_producers, config.integer("producer.id.expiration.check.interval.ms")),
             (self._close_idle, IDLE_CHECK_INTERVAL_MS),
             (self._reload_certificates, CERTIFICATE_CHECK_INTERVAL_MS),
@@ -115,6 +119,8 @@ class Maintenance:
     async def _checkpoint_high_watermarks(self) -> None:
         marks = self._broker.replicas.high_watermarks()
         await asyncio.to_thread(self._logs.checkpoint_high_watermarks, marks)
+
+    async def _checkpoint_tree_position(self) -> None:
         await asyncio.to_thread(self._logs.checkpoint_tree_position, self._broker.member.tree_position)
 
     async def _expire_producers(self) -> None:

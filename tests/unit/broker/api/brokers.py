@@ -46,6 +46,7 @@ from mainstem_broker.cluster.znodes import BrokerRegistration, Endpoint, TopicAs
 from mainstem_broker.config.broker_config import BrokerConfig
 from mainstem_broker.errors import ProtocolError, RequestTimedOut, TopicAlreadyExists
 from mainstem_broker.group.coordinator import OFFSETS_TOPIC
+from mainstem_broker.log.checkpoints import TreePosition
 from mainstem_broker.log.deletion import unlink_all
 from mainstem_broker.log.log_manager import LogManager
 from mainstem_broker.protocol.codec import decode_header, decode_request, encode_response
@@ -86,6 +87,7 @@ class PlayedCluster:
         self.view = ClusterView(cluster_id="the-cluster", controller_id=2)
         self.administration = self
         self.producer_ids = self
+        self.tree_position: TreePosition | None = None
         self.outage: str | None = None
         self.controller_is_down = False
         self.failure: Exception | None = None

@@ -6,6 +6,9 @@ import asyncio
 import random
 
 import pytest
+from tests.cluster.invariants import Ledger
+from tests.cluster.network import Network
+from tests.cluster.simulated_broker import SimulatedBroker
 from tests.cluster.simulated_zookeeper import SimulatedZooKeeper, ZooKeeperServer
 from tests.cluster.virtual_time import run_in_virtual_time
 from tests.unit.broker.cluster.planned_clusters import (
@@ -44,7 +47,7 @@ from mainstem_broker.cluster.restores import (
 )
 from mainstem_broker.cluster.view import ClusterView, Delta
 from mainstem_broker.cluster.znodes import NO_LOG, Claim, Restores
-from mainstem_broker.cluster.zookeeper import Create, Operation, ZooKeeperSession
+from mainstem_broker.cluster.zookeeper import Create, Delete, Operation, ZooKeeperSession
 from mainstem_broker.errors import StartupError
 from mainstem_broker.log.checkpoints import TreePosition
 from mainstem_broker.replica.partition_state import NO_LEADER
@@ -67,7 +70,16 @@ def test_r43_a_tree_is_older_if_it_is_behind_what_was_read_before(
     tree: TreePosition, known: TreePosition | None, behind: bool, restored: bool
 ) -> None:
     assert is_behind(tree, known) is behind
-    assert may_be_restored(tree, known) is restored
+    assert may_be_restored(tree, [known]) is restored
+
+
+def test_r43_a_data_directory_with_an_earlier_position_decides_about_the_logs() -> None:
+    """It was out of use at the start that noticed the restore: nothing of it was set aside."""
+    tree, before, since = TreePosition(1, 6), TreePosition(0, 200), TreePosition(1, 5)
+    assert may_be_restored(tree, [since, before])
+    assert may_be_restored(tree, [since, None])
+    assert not may_be_restored(tree, [since, since])
+    assert not may_be_restored(tree, []), "there are no logs"
 
 
 def test_r43_numbers_after_a_restore_are_above_those_after_any_earlier_one() -> None:
@@ -128,6 +140,7 @@ def test_a_state_that_was_written_since_is_not_outdated() -> None:
 
 
 A_LOG, AN_OLDER_ONE = (9, 50), (4, 60)
+EMPTY = (-1, 0)
 NONE = (NO_LOG, NO_LOG)
 
 
@@ -137,8 +150,10 @@ NONE = (NO_LOG, NO_LOG)
         ({1: AN_OLDER_ONE, 2: A_LOG, 3: AN_OLDER_ONE}, 2),
         ({1: NONE, 2: AN_OLDER_ONE, 3: A_LOG}, 3),  # not in sync at the backup
         ({1: A_LOG, 2: A_LOG}, None),  # broker 3 may have a longer one
-        ({1: (-1, 0), 2: NONE, 3: (-1, 0)}, 1),  # without records, but in its place
+        ({1: EMPTY, 2: EMPTY, 3: EMPTY}, 1),  # there were never records
+        ({1: (-1, 50), 2: NONE, 3: EMPTY}, 1),  # there were, and retention has deleted them
         ({1: NONE, 2: NONE, 3: NONE}, None),  # moved to other brokers since, or deleted
+        ({1: NONE, 2: EMPTY, 3: NONE}, None),  # created by a broker that did not know of the restore
     ],
 )
 def test_r43_after_a_restore_all_replicas_claim_and_the_longest_log_leads(
@@ -233,6 +248,29 @@ def test_r43_the_first_broker_that_notices_a_restore_ends_all_that_is_from_befor
     run_in_virtual_time(story())
 
 
+# --- Starts that do not end ---
+
+
+def test_r43_a_start_that_is_stopped_early_leaves_a_restore_to_be_noticed_by_the_next_one() -> None:
+    """It has not set aside yet what was moved to this broker since the backup."""
+
+    async def story() -> None:
+        server = empty_server()
+        add_entries(server, 9)
+        server.multi([Create(znodes.RESTORES, Restores(1, 0).encode())], 0)
+        source = random.Random(1)
+        broker = SimulatedBroker(1, server, Network(source, 0.0), source, Ledger(server, "t"))
+        broker.disks.tree_position = known = TreePosition(0, 7)
+        await broker.start(stops_early=True)
+        await broker.stop()
+        assert broker.disks.tree_position == known
+        await broker.start()
+        await broker.stop()
+        assert broker.disks.tree_position > TreePosition(1, 7)
+
+    run_in_virtual_time(story())
+
+
 # --- Brokers that were not stopped ---
 
 
@@ -265,9 +303,56 @@ def test_r43_a_broker_that_runs_takes_nothing_from_an_older_tree(loads: bool, is
     run_in_virtual_time(story())
 
 
+@pytest.mark.parametrize("is_new", [True, False], ids=["a start", "a running broker"])
+def test_a_feed_whose_entries_were_removed_by_hand_is_no_older_tree(is_new: bool) -> None:
+    """R43: an entry that somebody has put a child below is not trimmed, and they are asked to remove that."""
+
+    async def story() -> None:
+        server = empty_server()
+        zookeeper = await session_with(server)
+        view = ClusterView()
+        controllership = Controllership(zookeeper, 1, view, lambda _: ElectionPolicy())
+        add_entries(server, 10)
+        reader = FeedReader(zookeeper, view, controllership, lambda _: None)
+        if not is_new:
+            await reader.load(Delta())
+        server.multi([Delete(f"{znodes.CHANGES}/{name}") for name in server.children(znodes.CHANGES)], 0)
+        for _ in range(2):
+            await reader.load(Delta())
+            await reader.read_feed(Delta())
+        assert reader.last_number == 9
+        add_entries(server, 1)
+        await reader.read_feed(Delta())
+        assert reader.last_number == 10
+
+    run_in_virtual_time(story())
+
+
 def add_entries(server: ZooKeeperServer, count: int) -> None:
     for _ in range(count):
         server.multi([Create(znodes.CHANGE_PREFIX, znodes.Change().encode(), sequential=True)], 0)
+
+
+def test_r43_producer_ids_that_were_taken_before_a_restore_was_noticed_are_not_given() -> None:
+    """By a broker that could not notice it, as its disk was replaced."""
+
+    async def story() -> None:
+        server = empty_server()
+        source = random.Random(1)
+        ledger, network = Ledger(server, "t"), Network(source, 0.0)
+        one, two = (SimulatedBroker(broker_id, server, network, source, ledger) for broker_id in (1, 2))
+        ledger.brokers = {1: one, 2: two}
+        add_entries(server, 9)
+        two.disks.tree_position = TreePosition(0, 99)
+        await one.start()
+        await one.spawn(one.member.producer_ids.take())
+        await two.start()
+        caught_up: bool = await one.spawn(one.member.catch_up(5_000))
+        assert caught_up, "it has registered anew"
+        later_id: int = await one.spawn(one.member.producer_ids.take())
+        assert later_id >= IDS_PER_RESTORE
+
+    run_in_virtual_time(story())
 
 
 def test_r43_a_block_of_producer_ids_moves_the_end_of_the_feed() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
 from structlog.testing import capture_logs
 from tests.cluster.simulated_zookeeper import ZooKeeperServer
 from tests.unit.broker.cluster.small_clusters import (
@@ -138,17 +139,28 @@ async def test_a_claim_is_written_and_a_later_one_takes_its_place() -> None:
     server = server_with_state()
     states = await states_of(server)
     for claim in (znodes.Claim(1, 0, 4, 10), znodes.Claim(1, 1, 4, 8)):
-        await states.claim("t", 0, claim)
+        assert list(await states.claim({("t", 0): claim})) == [("t", 0)]
         node = server.get(znodes.claim_path("t", 0, 1))
         assert node is not None
         assert znodes.Claim.decode(1, node.data) == claim
     assert [entry.claims for entry in feed(server)] == [(("t", 0),)] * 2
 
 
-def test_a_claim_that_cannot_be_written_is_reported_and_no_error() -> None:
+async def test_r40_claims_are_written_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(znodes, "STATES_PER_MULTI", 2)
+    server = server_with_state(3)
+    keys = [("t", partition) for partition in range(3)]
+    states = await states_of(server)
+    assert list(await states.claim({key: znodes.Claim(1, 0, 4, 10) for key in keys})) == keys
+    assert [entry.claims for entry in feed(server)] == [tuple(keys[:2]), tuple(keys[2:])]
+
+
+def test_a_claim_that_cannot_be_written_is_reported_and_holds_up_no_other() -> None:
     async def test() -> None:
-        await (await states_of(empty_server())).claim("gone", 0, znodes.Claim(1, 0, 4, 10))
+        states = await states_of(server_with_state())
+        claims = {key: znodes.Claim(1, 0, 4, 10) for key in (("gone", 0), ("t", 0))}
+        assert list(await states.claim(claims)) == [("t", 0)]
 
     with capture_logs() as lines:
         run(test())
-    assert [line["event"] for line in lines] == ["claim not written"]
+    assert [(line["event"], line["first"]) for line in lines] == [("claims not written", ("gone", 0))]

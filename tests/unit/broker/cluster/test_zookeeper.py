@@ -171,6 +171,21 @@ async def test_children_are_sorted_and_a_missing_node_has_none(servers: str, she
         assert await zookeeper.children_of_many([]) == []
 
 
+async def test_the_end_of_a_sequence_counts_children_that_are_gone(servers: str, shell: KazooClient) -> None:
+    """R43: how far a tree has come can be seen though its feed was emptied."""
+    shell.create("/s")
+    names = [shell.create("/s/n-", sequence=True) for _ in range(3)]
+    for name in names[1:]:
+        shell.delete(name)
+    async with session(servers) as zookeeper:
+        assert await zookeeper.sequence_end("/none") == 0
+        told: list[None] = []
+        assert await zookeeper.sequence_end("/s", lambda: told.append(None)) == 3
+        assert shell.create("/s/n-", sequence=True) == "/s/n-0000000003"
+        await until(lambda: told)
+        assert await zookeeper.sequence_end("/s") == 4
+
+
 async def test_a_watch_tells_once_of_a_change_of_data_of_children_and_of_a_node_that_appears(
     servers: str, shell: KazooClient
 ) -> None:

@@ -178,6 +178,26 @@ async def test_a_deletion_before_the_marker_takes_effect_before_it(tmp_path: Pat
         assert (local.committed("g"), unstable(local)) == (None, [])
 
 
+@pytest.mark.parametrize("ends_first", [False, True], ids=["before the marker", "after it"])
+async def test_a_transaction_of_which_all_offsets_were_deleted_leaves_the_next_one_to_end(
+    tmp_path: Path, ends_first: bool
+) -> None:
+    """R11: each marker ends the transaction that was closed first."""
+    async with loaded(tmp_path, followers=True) as local:
+        commit(local, 5)
+        deleted, _ = local.coordinator.delete_offsets("g", [("t", 0)])
+        if ends_first:
+            end(local)
+        local.replicate()
+        await deleted
+        if not ends_first:
+            end(local)
+        commit(local, 6, producer_id=8)
+        end(local, producer_id=8)
+        local.replicate()
+        assert (local.committed("g"), unstable(local)) == (6, [])
+
+
 @pytest.mark.parametrize("committed", [True, False])
 async def test_the_next_coordinator_has_the_same_open_transactions(
     local: LocalCoordinator, committed: bool

@@ -85,24 +85,46 @@ def test_logs_offsets_and_high_watermarks_survive_a_clean_restart(tmp_path: Path
     assert manager.topic_id("flights", 0) == TOPIC_ID
 
 
-def test_r43_the_latest_position_of_zookeepers_tree_outlives_a_restore_of_the_tree(
-    tmp_path: Path, brokers: Brokers
-) -> None:
-    directories = tmp_path / "a", tmp_path / "b"
-    manager = brokers.start(directories[0])
-    assert manager.tree_position is None
+def test_r19_logs_that_are_closed_may_have_lost_records_before(tmp_path: Path, brokers: Brokers) -> None:
+    """The next start must still see that, and has little to recover."""
+    manager = brokers.start(tmp_path)
+    append(create(manager), [b"a", b"b"])
+    manager.close({}, is_clean=False)
+    manager = brokers.start(tmp_path)
+    assert not manager.stopped_cleanly
+    log = manager.get("flights", 0)
+    assert log is not None
+    assert log.recovery_point == 2
+
+
+def test_r43_each_data_directory_has_a_position_of_zookeepers_tree(tmp_path: Path, brokers: Brokers) -> None:
+    """It outlives a restore of the tree."""
+    one, other = tmp_path / "a", tmp_path / "b"
+    manager = brokers.start(one)
+    assert list(manager.tree_positions) == []
     manager.close({}, TreePosition(0, 7))
 
-    manager = brokers.start(*directories)
-    assert manager.tree_position == TreePosition(0, 7)
-    manager.checkpoint_tree_position(TreePosition(0, 9))
-    manager.checkpoint_tree_position(TreePosition(0, 8))
+    manager = brokers.start(one, other)
+    assert list(manager.tree_positions) == [TreePosition(0, 7)], "the other one has nothing yet"
+    for change in (9, 8):
+        manager.checkpoint_tree_position(TreePosition(0, change))
     manager.close({}, TreePosition(0, 3))
 
-    manager = brokers.start(directories[1])
-    assert manager.tree_position == TreePosition(0, 9), "in every directory"
+    manager = brokers.start(one)
+    assert list(manager.tree_positions) == [TreePosition(0, 9)]
     manager.close({}, TreePosition(1, 4))
-    assert brokers.start(*directories).tree_position == TreePosition(1, 4)
+    manager = brokers.start(one, other)
+    assert list(manager.tree_positions) == [TreePosition(1, 4), TreePosition(0, 9)]
+    manager.close({}, TreePosition(1, 4))
+    assert list(brokers.start(one, other).tree_positions) == [TreePosition(1, 4)] * 2
+
+
+def test_r43_logs_without_a_position_are_known_as_such(tmp_path: Path, brokers: Brokers) -> None:
+    """An earlier version wrote none."""
+    manager = brokers.start(tmp_path)
+    create(manager)
+    manager.close({})
+    assert list(brokers.start(tmp_path).tree_positions) == [None]
 
 
 def test_the_largest_producer_id_is_that_of_any_log(tmp_path: Path, brokers: Brokers) -> None:

@@ -162,25 +162,27 @@ async def test_a_deleted_topic_is_forgotten_by_a_holder_that_never_opened_it(
 # --- A stop while logs are recovered ---
 
 
-@pytest.mark.parametrize("fails", [False, True])
-async def test_a_stop_during_recovery_waits_for_it_and_is_clean_only_if_it_succeeds(
-    tmp_path: Path, servers: str, monkeypatch: pytest.MonkeyPatch, fails: bool
+@pytest.mark.parametrize(("crashed", "fails"), [(False, False), (False, True), (True, False)])
+async def test_a_stop_during_recovery_waits_for_it_and_is_clean_only_if_it_succeeds_after_a_clean_one(
+    tmp_path: Path, servers: str, monkeypatch: pytest.MonkeyPatch, crashed: bool, fails: bool
 ) -> None:
-    """Or the next start would take logs for whole that nobody has looked at (R6)."""
+    """Or the next start would take logs for whole that nobody has looked at, or that have lost their ends of
+    which the cluster does not know yet (R6, R19)."""
     begun, may_end = threading.Event(), threading.Event()
     load_all = LogManager.load_all
 
     def slow(self: LogManager, *arguments: object) -> None:
         begun.set()
         assert may_end.wait(60)
+        load_all(self, *arguments)  # type: ignore[arg-type]  # passed on
         if fails:
             raise StorageError("The disk is gone.")
-        load_all(self, *arguments)  # type: ignore[arg-type]  # passed on
 
     async with running(tmp_path, servers) as broker:
         await create(broker, "t")
         await until(lambda: replica(broker, "t"))
-    (tmp_path / "1" / CLEAN).unlink()  # as after a crash
+    if crashed:
+        (tmp_path / "1" / CLEAN).unlink()
     monkeypatch.setattr(LogManager, "load_all", slow)
     broker = Broker(config(tmp_path, servers))
     starting = asyncio.create_task(broker.start())
@@ -191,7 +193,7 @@ async def test_a_stop_during_recovery_waits_for_it_and_is_clean_only_if_it_succe
     assert not stopping.done()
     may_end.set()
     await stopping
-    assert (tmp_path / "1" / CLEAN).exists() != fails
+    assert (tmp_path / "1" / CLEAN).exists() != (crashed or fails)
     assert broker._logs._locks == []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
@@ -35,6 +35,7 @@ from mainstem_broker.config.setting import Setting, SettingType
 from mainstem_broker.config.topic_settings import TOPIC_SETTINGS, TopicConfig
 from mainstem_broker.errors import NotLeaderOrFollower, StorageError
 from mainstem_broker.log.log_manager import LogManager
+from mainstem_broker.protocol.topic_partition import TopicPartition
 from mainstem_broker.quota.client_quotas import QuotaKind
 from mainstem_broker.runtime.turns import ITEMS_PER_TURN
 from mainstem_broker.server.cluster_changes import ClusterChanges
@@ -55,13 +56,16 @@ class PlayedAdministration:
 
 
 class PlayedStates:
-    """Notes claims."""
+    """Notes claims, and writes them unless `is_away`."""
 
     def __init__(self) -> None:
         self.claims: list[tuple[str, int, Claim]] = []
+        self.is_away = False
 
-    async def claim(self, topic: str, partition: int, claim: Claim) -> None:
-        self.claims.append((topic, partition, claim))
+    async def claim(self, claims: Mapping[TopicPartition, Claim]) -> Collection[TopicPartition]:
+        await asyncio.sleep(0)
+        self.claims += [(*key, claim) for key, claim in claims.items()]
+        return () if self.is_away else claims.keys()
 
 
 class Listening(LocalBroker):
@@ -566,10 +570,11 @@ async def test_a_change_of_brokers_has_the_in_sync_sets_looked_at(broker: Listen
 # --- Claims (see `controller.py`) ---
 
 
-def return_uncleanly(broker: Listening, *ids: int) -> None:
+def return_uncleanly(broker: Listening, *ids: int, incarnation: int = 1) -> None:
     endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", "h", 9092)
     broker.view.set_brokers(
-        BrokerRegistration(number, (endpoint,), None, incarnation=1, last_unclean=1) for number in ids
+        BrokerRegistration(number, (endpoint,), None, incarnation=incarnation, last_unclean=incarnation)
+        for number in ids
     )
 
 
@@ -595,6 +600,19 @@ async def test_when_the_whole_set_stopped_uncleanly_each_says_once_how_far_its_l
     assert len(broker.states.claims) == 1
 
 
+async def test_r43_a_claim_does_not_count_an_epoch_without_records(broker: Listening) -> None:
+    """A broker that did not know of a restore has led with the older log, and those with more have not."""
+    broker.hear_of("t", (1, 2), 1, {})
+    await broker.news.open()
+    broker.append("t", [b"a", b"b"])
+    broker.set_state("t", 0, state_of(1, 4, (1, 2), 1))
+    assert broker.partition("t").log.epochs.latest_epoch == 4
+    return_uncleanly(broker, 1, 2)
+    await broker.news.take(Delta(brokers=True))
+    await broker.news.stop()
+    assert broker.states.claims == [("t", 0, Claim(1, 1, 0, 2))]
+
+
 async def test_a_claim_that_was_not_written_is_made_again_until_somebody_leads(broker: Listening) -> None:
     """R19, R40: the periodic look is at partitions without a leader only."""
     for topic in ("t", "led"):
@@ -602,7 +620,9 @@ async def test_a_claim_that_was_not_written_is_made_again_until_somebody_leads(b
     await broker.news.open()
     return_uncleanly(broker, 1, 2)
     broker.view.set_state("led", 0, state_of(1, 1, (1, 2), 1, incarnations={1: 1, 2: 1}))
+    broker.states.is_away = True
     await broker.news.take(Delta(brokers=True))
+    await until(lambda: broker.states.claims and not broker.news._background)
     await broker.try_again()
     await broker.news.stop()
     assert [topic for topic, _, _ in broker.states.claims] == ["t", "t"]
@@ -612,6 +632,27 @@ async def test_a_claim_that_was_not_written_is_made_again_until_somebody_leads(b
     await broker.try_again()
     await broker.news.stop()
     assert len(broker.states.claims) == 2
+
+
+async def test_r40_a_claim_is_written_once_though_the_view_takes_long_to_show_it(broker: Listening) -> None:
+    """After a restore of ZooKeeper each replica has to claim, and there may be ten thousand."""
+    names = [f"t{number}" for number in range(ITEMS_PER_TURN + 1)]
+    for name in names:
+        broker.hear_of(name, (1, 2), 1, {})
+    await broker.news.open()
+    return_uncleanly(broker, 1, 2)
+    await broker.news.take(Delta(brokers=True))
+    for _ in range(2):
+        await broker.try_again()  # while they are being written, and then while they are not read yet
+        await until(lambda: len(broker.states.claims) == len(names) and not broker.news._background)
+    await broker.try_again()
+    await broker.news.stop()
+    assert sorted(topic for topic, _, _ in broker.states.claims) == sorted(names)
+
+    return_uncleanly(broker, 1, 2, incarnation=2)
+    await broker.news.take(Delta(brokers=True))
+    await broker.news.stop()
+    assert len(broker.states.claims) == 2 * len(names), "what an earlier incarnation claimed does not count"
 
 
 async def test_r43_after_a_restore_a_replica_without_a_log_says_so_and_makes_none_until_somebody_leads(

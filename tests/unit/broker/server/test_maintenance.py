@@ -11,6 +11,8 @@ from tests.unit.broker.at_end import at_end
 from tests.unit.broker.server.peers import until
 
 from mainstem_broker.errors import StorageError
+from mainstem_broker.log import checkpoints
+from mainstem_broker.log.checkpoints import TreePosition
 from mainstem_broker.log.partition_log import PartitionLog
 from mainstem_broker.server import maintenance as module
 from mainstem_broker.server.cluster_changes import ClusterChanges
@@ -149,6 +151,24 @@ async def test_a_log_that_cannot_be_flushed_does_not_keep_the_others_from_it(
         await upkeep._flush_due()
     assert [broker.partition("t", index).log.recovery_point for index in range(3)] == [1, 0, 1]
     assert [line["event"] for line in lines] == ["flush failed"]
+
+
+async def test_r43_a_full_disk_does_not_keep_the_position_of_zookeepers_tree_from_the_others(
+    broker: LocalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise StorageError("The disk is full.")
+
+    logs = broker.replicas.logs
+    monkeypatch.setattr(logs, "checkpoint_high_watermarks", fail)
+    broker.cluster.tree_position = TreePosition(0, 3)
+    upkeep, _ = upkeep_of(broker)
+    upkeep.start()
+    try:
+        await until(lambda: list(logs.tree_positions) == [TreePosition(0, 3)])
+    finally:
+        await upkeep.stop()
+    assert checkpoints.read_tree_position(tmp_path) == TreePosition(0, 3)
 
 
 @pytest.mark.parametrize("failure", [StorageError("The disk is full."), RuntimeError("a mistake of ours")])

@@ -51,11 +51,14 @@ class PendingOffsets:
     def close(self, producer_id: int) -> Collection[PendingOffset]:
         """The offsets of a transaction whose marker is written now; when it is replicated, `end` has to be
         called, in the order of the markers. Until then deleted offsets go out of the collection.
+
+        If it is empty from the beginning, there is nothing to end.
         """
-        if producer_id not in self._open:
+        transaction = self._open.pop(producer_id, None)
+        if not transaction:
             return ()
-        self._closed.append(self._open.pop(producer_id))
-        return self._closed[-1].values()
+        self._closed.append(transaction)
+        return transaction.values()
 
     def end(self) -> None:
         """The marker of the transaction that was closed first is replicated."""
